@@ -1,0 +1,111 @@
+package dedup
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/oncemill/oncemill/internal/pg"
+)
+
+// ClaimSet claims several intents in the caller's transaction with one insert
+// in id order, so that sets that share keys do not deadlock. The claims come
+// back in the order of intents.
+//
+// Two intents with one key: the first gets the verdict, the other one is Done
+// (or Conflict, if its payload differs), which as everything here holds only
+// if the transaction commits. A busy rival of any member is a *BusyError with
+// an empty key, since the server does not say which; the transaction is then
+// aborted.
+func (in *Inbox) ClaimSet(ctx context.Context, tx Tx, intents []Intent) ([]Claim, error) {
+	claims := make([]Claim, len(intents))
+	open := make([]int, len(intents))
+	for i := range intents {
+		open[i] = i
+	}
+	for range maxClaims {
+		if len(open) == 0 {
+			return claims, nil
+		}
+		vanished, err := in.claimOpen(ctx, tx, intents, open, claims)
+		if err != nil {
+			return nil, err
+		}
+		open = vanished
+	}
+	return nil, fmt.Errorf("claim %d keys: %w", len(open), errVanished)
+}
+
+// claimOpen claims the intents at the places in open, fills in their claims
+// and returns the places whose row was neither inserted nor found.
+func (in *Inbox) claimOpen(ctx context.Context, tx Tx, intents []Intent, open []int, claims []Claim) ([]int, error) {
+	inserted := make(map[string]bool)
+	err := pg.Each(ctx, tx, in.sql.claimMany, in.setArgs(intents, open), func(rows pg.Rows) error {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return err
+		}
+		inserted[id] = true
+		return nil
+	})
+	if err != nil {
+		return nil, in.claimError(Key{}, err)
+	}
+	var vanished []int
+	next := 0
+	err = pg.Each(ctx, tx, in.sql.claimReadMany, setReadArgs(intents, open), func(rows pg.Rows) error {
+		var r row
+		if err := rows.Scan(r.dest()...); err != nil {
+			return err
+		}
+		place := open[next]
+		next++
+		id := intents[place].Key.uuid()
+		fresh := inserted[id]
+		delete(inserted, id) // a later copy of the key is not the one that inserted
+		claim, ok := in.judge(intents[place], fresh, r)
+		if !ok {
+			vanished = append(vanished, place)
+		}
+		claims[place] = claim
+		return nil
+	})
+	if err != nil {
+		return nil, in.claimError(Key{}, err)
+	}
+	return vanished, nil
+}
+
+// setArgs are the columns to insert: of several copies of one key the first,
+// whose fingerprint is the one that counts.
+func (in *Inbox) setArgs(intents []Intent, open []int) []any {
+	var ids, scopes, operations []string
+	var versions []int32
+	var sums [][]byte
+	var times []*time.Time
+	seen := make(map[string]bool, len(open))
+	for _, place := range open {
+		it := intents[place]
+		id := it.Key.uuid()
+		if seen[id] {
+			continue
+		}
+		seen[id] = true
+		ids, scopes, operations = append(ids, id), append(scopes, it.Key.Scope), append(operations, it.Key.Operation)
+		versions, sums = append(versions, it.Fingerprint.Version), append(sums, it.Fingerprint.Sum[:])
+		var at *time.Time
+		if t := it.eventTime(); !t.IsZero() {
+			at = &t
+		}
+		times = append(times, at)
+	}
+	return []any{ids, versions, sums, times, scopes, operations, in.lockBound()}
+}
+
+func setReadArgs(intents []Intent, open []int) []any {
+	ids, operations := make([]string, len(open)), make([]string, len(open))
+	for i, place := range open {
+		ids[i], operations[i] = intents[place].Key.uuid(), intents[place].Key.Operation
+	}
+	return []any{ids, operations}
+}

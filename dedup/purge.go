@@ -1,0 +1,163 @@
+package dedup
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/oncemill/oncemill/internal/pg"
+)
+
+// Defaults of PurgeConfig.
+const (
+	// DefaultPurgePage is how many rows one transaction looks at: some
+	// milliseconds of work, so that locks and WAL come in small portions.
+	DefaultPurgePage = 2000
+	// DefaultPurgeEvery is the pause between two passes over the table.
+	DefaultPurgeEvery = 10 * time.Minute
+)
+
+// PurgeConfig configures a Purger.
+type PurgeConfig struct {
+	// Operations are the operations whose done rows are purged, each by its
+	// retention in the Inbox. Required. Rows of other operations stay.
+	Operations []string
+	// Page is how many rows one transaction looks at, 1 to 100,000. 0 means
+	// DefaultPurgePage.
+	Page int
+	// Every is the pause between two passes. 0 means DefaultPurgeEvery.
+	Every time.Duration
+	// Logger gets a line per pass that deleted something. nil means none.
+	Logger *slog.Logger
+}
+
+// Purger deletes done rows whose retention is over, in bounded transactions.
+// Held rows stay, whatever their age. Before any row goes, the operation's
+// floor is raised and committed, so that an event older than it is refused,
+// not run again. Several Purgers may run at once; one Purger may not be
+// shared between goroutines.
+type Purger struct {
+	inbox *Inbox
+	db    Tx
+	cfg   PurgeConfig
+}
+
+// NewPurger validates cfg and returns a Purger on db, a pool and not a
+// transaction: each page commits by itself. It does no I/O.
+func NewPurger(inbox *Inbox, db Tx, cfg PurgeConfig) (*Purger, error) {
+	if len(cfg.Operations) == 0 || slices.Contains(cfg.Operations, "") {
+		return nil, errors.New("dedup.PurgeConfig.Operations: name the operations to purge")
+	}
+	if cfg.Page == 0 {
+		cfg.Page = DefaultPurgePage
+	}
+	if cfg.Page < 1 || cfg.Page > 100_000 {
+		return nil, fmt.Errorf("dedup.PurgeConfig.Page: %d is out of range, use 1 to 100000", cfg.Page)
+	}
+	cfg.Every = orDefault(cfg.Every, DefaultPurgeEvery)
+	if cfg.Every < 0 {
+		return nil, fmt.Errorf("dedup.PurgeConfig.Every: %s is negative, use a pause", cfg.Every)
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Purger{inbox: inbox, db: db, cfg: cfg}, nil
+}
+
+// PurgeStats tells what a pass did, in rows.
+type PurgeStats struct{ Seen, Deleted int64 }
+
+// Run makes a pass, waits, and so on until ctx ends. Errors are logged and
+// tried again after the pause.
+func (p *Purger) Run(ctx context.Context) error {
+	for {
+		stats, err := p.RunOnce(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+			p.cfg.Logger.WarnContext(ctx, "inbox purge failed, trying again later", "error", err)
+		case stats.Deleted > 0:
+			p.cfg.Logger.InfoContext(ctx, "inbox purged", "deleted", stats.Deleted)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(p.cfg.Every):
+		}
+	}
+}
+
+// RunOnce makes one pass over the rows that can be over.
+func (p *Purger) RunOnce(ctx context.Context) (PurgeStats, error) {
+	operations, floors, err := p.raiseFloors(ctx)
+	if err != nil || len(operations) == 0 {
+		return PurgeStats{}, err
+	}
+	var stats PurgeStats
+	newest := slices.MaxFunc(floors, time.Time.Compare)
+	for _, span := range [][2]string{{timedID(time.UnixMilli(0)), timedID(newest.Add(timedMargin))}, {firstDigestID, lastID}} {
+		if err := p.purgeSpan(ctx, span[0], span[1], operations, floors, &stats); err != nil {
+			return stats, err
+		}
+	}
+	return stats, nil
+}
+
+// raiseFloors commits the floors of this pass.
+func (p *Purger) raiseFloors(ctx context.Context) (operations []string, floors []time.Time, err error) {
+	for _, operation := range p.cfg.Operations {
+		retention := p.inbox.Retention(operation)
+		if retention < 0 {
+			continue
+		}
+		var floor time.Time
+		if err := pg.QueryRow(ctx, p.db, p.inbox.sql.raiseFloor, []any{operation, retention.Microseconds()}, &floor); err != nil {
+			return nil, nil, fmt.Errorf("purge inbox: raise the floor of operation %q: %w", operation, err)
+		}
+		operations, floors = append(operations, operation), append(floors, floor)
+	}
+	return operations, floors, nil
+}
+
+// purgeSpan walks the ids after from, up to and including to. The moving
+// lower bound keeps a page from wading through the entries of rows that
+// earlier pages deleted.
+func (p *Purger) purgeSpan(ctx context.Context, from, to string, operations []string, floors []time.Time, stats *PurgeStats) error {
+	for {
+		var last string
+		var seen, deleted int64
+		err := pg.QueryRow(ctx, p.db, p.inbox.sql.purgePage, []any{from, p.cfg.Page, operations, floors, to}, &last, &seen, &deleted)
+		if err != nil {
+			return fmt.Errorf("purge inbox: %w", err)
+		}
+		stats.Seen += seen
+		stats.Deleted += deleted
+		if seen < int64(p.cfg.Page) {
+			return nil
+		}
+		from = last
+	}
+}
+
+// timedMargin is how far a row's own time may be behind the time in its id:
+// the id's time may be ahead of the clock by the skew, or the event's declared
+// time may differ from the id's. A row that is missed because of a greater
+// difference goes in a later pass.
+const timedMargin = 24 * time.Hour
+
+const (
+	firstDigestID = "7fffffff-ffff-ffff-ffff-ffffffffffff" // exclusive
+	lastID        = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+)
+
+// timedID is the lowest id that carries the time t.
+func timedID(t time.Time) string {
+	var b [16]byte
+	binary.BigEndian.PutUint64(b[:8], uint64(max(t.UnixMilli(), 0))<<16) //nolint:gosec // Not negative.
+	return formatUUID(b)
+}

@@ -1,0 +1,110 @@
+package testbed_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/oncemill/oncemill/integration/testbed"
+)
+
+func init() {
+	testbed.Role("bed-owner", ownBed)
+	testbed.Role("sleeper", func() { fmt.Println("up", testbed.Args(), os.Getenv("TESTBED_COLOUR")); select {} })
+	testbed.Role("panics", func() { panic("as asked") })
+}
+
+// ownership is what a bed-owner tells about what it started.
+type ownership struct {
+	PIDs []int
+	Dirs []string
+}
+
+// ownBed starts one of each kind and waits to be killed. It tells the pids and
+// the directories, which nobody but the guard may then clear away.
+func ownBed() {
+	ctx := context.Background()
+	pg, err := testbed.StartPostgres(ctx, testbed.PostgresConfig{})
+	exitOn(err)
+	n, err := testbed.StartNATSProcess(ctx, testbed.NATSConfig{})
+	exitOn(err)
+	embedded, err := testbed.StartNATS(ctx, testbed.NATSConfig{})
+	exitOn(err)
+	pool, err := testbed.StartPgBouncer(ctx, pg, testbed.PgBouncerConfig{})
+	exitOn(err)
+	w, err := testbed.StartWorker("sleeper", testbed.WorkerConfig{})
+	exitOn(err)
+	exitOn(w.Pause(ctx))
+	raw, err := json.Marshal(ownership{
+		PIDs: []int{pg.PID(), n.PID(), pool.PID(), w.PID(), testbed.GuardPID()},
+		Dirs: []string{pg.Dir(), n.Dir(), embedded.Dir(), pool.Dir()},
+	})
+	exitOn(err)
+	fmt.Println(string(raw) + "\nready")
+	select {}
+}
+
+func exitOn(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func startOwner(t *testing.T) (*testbed.Worker, ownership) {
+	t.Helper()
+	w := testbed.NewWorker(t, "bed-owner", testbed.WorkerConfig{})
+	ctx, cancel := context.WithTimeout(t.Context(), 2*waitFor)
+	defer cancel()
+	require.NoError(t, w.WaitOutput(ctx, "ready"))
+	line, _, _ := strings.Cut(w.Stdout(), "\n")
+	var own ownership
+	require.NoError(t, json.Unmarshal([]byte(line), &own))
+	require.Len(t, own.Dirs, 4)
+	for _, dir := range own.Dirs {
+		require.DirExists(t, dir)
+	}
+	for _, pid := range own.PIDs {
+		require.True(t, testbed.Alive(pid))
+	}
+	return w, own
+}
+
+func requireCleared(t *testing.T, own ownership) {
+	t.Helper()
+	for _, pid := range own.PIDs {
+		require.Eventually(t, func() bool { return !testbed.Alive(pid) }, waitFor, tick)
+	}
+	for _, dir := range own.Dirs {
+		require.NoDirExists(t, dir)
+	}
+}
+
+func TestGuard_ClearsUpAfterSIGKILL(t *testing.T) {
+	w, own := startOwner(t)
+	require.NoError(t, w.Kill())
+	requireCleared(t, own)
+}
+
+// TestGuard_OutlivesTheTerminal sends to the guard what Ctrl-C, a hang-up and
+// a service manager would send, then ends the parent the way "go test" does
+// after its timeout.
+func TestGuard_OutlivesTheTerminal(t *testing.T) {
+	w, own := startOwner(t)
+	guard := own.PIDs[len(own.PIDs)-1]
+	group, err := syscall.Getpgid(guard)
+	require.NoError(t, err)
+	require.Equal(t, guard, group, "in a process group of its own")
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGHUP, syscall.SIGTERM, syscall.SIGQUIT} {
+		require.NoError(t, syscall.Kill(guard, sig))
+	}
+	require.NoError(t, w.Signal(syscall.SIGQUIT))
+	<-w.Done()
+	requireCleared(t, own)
+}
