@@ -1,0 +1,143 @@
+package consumer
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// facade is the Tx that handlers see.
+type facade struct{ guarded }
+
+var _ Tx = facade{}
+
+// Queue implements Tx. A statement that is refused fails the delivery, as one
+// that the server refuses does.
+func (f facade) Queue(query string, args ...any) {
+	s := f.session
+	if !s.open {
+		return
+	}
+	if err := checkStatement(query); err != nil {
+		s.refused = err
+		return
+	}
+	s.queue.Queue(query, args...)
+}
+
+// SetResult implements Tx.
+func (f facade) SetResult(result []byte) { f.session.result = result }
+
+// guarded is a transaction, or a savepoint in it, whose statements are checked
+// before they are sent.
+type guarded struct {
+	tx      pgx.Tx
+	session *pgxSession
+}
+
+// ready says whether query may be sent now, and sends what was queued before.
+func (g guarded) ready(ctx context.Context, query string) error {
+	if !g.session.open {
+		return pgx.ErrTxClosed
+	}
+	if err := checkStatement(query); err != nil {
+		return err
+	}
+	return g.session.flush(ctx)
+}
+
+func (g guarded) Exec(ctx context.Context, query string, args ...any) (pgconn.CommandTag, error) {
+	if err := g.ready(ctx, query); err != nil {
+		return pgconn.CommandTag{}, err
+	}
+	return g.tx.Exec(ctx, query, args...)
+}
+
+func (g guarded) Query(ctx context.Context, query string, args ...any) (pgx.Rows, error) {
+	if err := g.ready(ctx, query); err != nil {
+		return failedRows{err: err}, err
+	}
+	return g.tx.Query(ctx, query, args...)
+}
+
+func (g guarded) QueryRow(ctx context.Context, query string, args ...any) pgx.Row {
+	if err := g.ready(ctx, query); err != nil {
+		return failedRows{err: err}
+	}
+	return g.tx.QueryRow(ctx, query, args...)
+}
+
+func (g guarded) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	for _, q := range b.QueuedQueries {
+		if err := checkStatement(q.SQL); err != nil {
+			return pgx.FailedBatchResults(b, err)
+		}
+	}
+	if err := g.ready(ctx, ""); err != nil {
+		return pgx.FailedBatchResults(b, err)
+	}
+	return g.tx.SendBatch(ctx, b)
+}
+
+func (g guarded) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
+	if err := g.ready(ctx, ""); err != nil {
+		return 0, err
+	}
+	return g.tx.CopyFrom(ctx, table, columns, rows)
+}
+
+func (g guarded) Begin(ctx context.Context) (pgx.Tx, error) {
+	if err := g.ready(ctx, ""); err != nil {
+		return nil, err
+	}
+	tx, err := g.tx.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return savepoint{guarded{tx, g.session}}, nil
+}
+
+// savepoint is a nested transaction. Begin sent all that was queued before
+// it, so that what is queued when it ends belongs to it.
+type savepoint struct{ guarded }
+
+var _ pgx.Tx = savepoint{}
+
+func (sp savepoint) Commit(ctx context.Context) error {
+	if err := sp.session.flush(ctx); err != nil {
+		return err
+	}
+	return sp.tx.Commit(ctx)
+}
+
+func (sp savepoint) Rollback(ctx context.Context) error {
+	sp.session.queue = pgx.Batch{}
+	return sp.tx.Rollback(ctx)
+}
+
+func (sp savepoint) Prepare(ctx context.Context, name, query string) (*pgconn.StatementDescription, error) {
+	if err := sp.ready(ctx, query); err != nil {
+		return nil, err
+	}
+	return sp.tx.Prepare(ctx, name, query)
+}
+
+func (sp savepoint) LargeObjects() pgx.LargeObjects { return sp.tx.LargeObjects() }
+
+func (sp savepoint) Conn() *pgx.Conn { return sp.tx.Conn() }
+
+// failedRows is the result of a query that was not sent.
+type failedRows struct{ err error }
+
+func (r failedRows) Close()                                       {}
+func (r failedRows) Err() error                                   { return r.err }
+func (r failedRows) CommandTag() pgconn.CommandTag                { return pgconn.CommandTag{} }
+func (r failedRows) FieldDescriptions() []pgconn.FieldDescription { return nil }
+func (r failedRows) Next() bool                                   { return false }
+func (r failedRows) Scan(...any) error                            { return r.err }
+func (r failedRows) Values() ([]any, error)                       { return nil, r.err }
+func (r failedRows) RawValues() [][]byte                          { return nil }
+func (r failedRows) Conn() *pgx.Conn                              { return nil }
+func (r failedRows) TypeMap() *pgtype.Map                         { return nil }

@@ -1,0 +1,37 @@
+package consumer
+
+import (
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/oncemill/oncemill/dedup"
+)
+
+// intent derives from a message what it is about. With a permanent error the
+// reason says why the message is to be held.
+func (c *Consumer) intent(op operation, msg *message.Message) (*dedup.Intent, Reason, error) {
+	if d, ok := DeliveryFrom(msg.Context()); ok && d.DecodeErr != nil {
+		return nil, ReasonUndecodable, dedup.Permanent(fmt.Errorf("decode the message: %w", d.DecodeErr))
+	}
+	scope := c.cfg.Scope
+	if c.cfg.ScopeFrom != nil {
+		var err error
+		if scope, err = c.cfg.ScopeFrom(msg); err != nil {
+			return nil, ReasonNoKey, dedup.Permanent(fmt.Errorf("take the scope from the message: %w", err))
+		}
+	}
+	id, err := op.Key.ID(msg)
+	if err != nil {
+		return nil, ReasonNoKey, fmt.Errorf("take the key from the message (%s): %w", op.Key, err)
+	}
+	key, err := dedup.NewKey(scope, op.name, id)
+	if err != nil {
+		return nil, ReasonNoKey, fmt.Errorf("take the key from the message (%s): %w", op.Key, err)
+	}
+	at, err := op.EventTime(msg)
+	if err != nil {
+		return nil, ReasonNoKey, fmt.Errorf("take the event time from the message: %w", err)
+	}
+	return &dedup.Intent{Key: key, Fingerprint: op.Fingerprint.Fingerprint(key, msg.Payload), EventTime: at}, "", nil
+}

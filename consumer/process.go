@@ -1,0 +1,189 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/oncemill/oncemill/dedup"
+)
+
+// handle processes one delivery and settles it. It never leaves anything for
+// the Router to publish.
+func (c *Consumer) handle(op operation, msg *message.Message, h message.HandlerFunc) ([]*message.Message, error) {
+	returned := false
+	defer func() {
+		if !returned {
+			// runtime.Goexit: nobody will get an error, so settle here.
+			_ = c.settle(op, msg, &PanicError{Goexit: true})
+			msg.Nack()
+		}
+	}()
+	err := c.process(op, msg, h)
+	returned = true
+	return nil, c.settle(op, msg, err)
+}
+
+// process returns nil when the message may be acked: its outcome is durable.
+func (c *Consumer) process(op operation, msg *message.Message, h message.HandlerFunc) error {
+	ctx := msg.Context()
+	select {
+	case c.slots <- struct{}{}:
+		defer func() { <-c.slots }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if err := c.Check(ctx); err != nil {
+		return err
+	}
+	intent, reason, err := c.intent(op, msg)
+	switch {
+	case isClosed(msg.Acked()):
+		return c.keep(op, msg, intent, ReasonAckedEarly, errAckedEarly)
+	case err != nil && dedup.IsPermanent(err):
+		return c.keep(op, msg, nil, reason, err)
+	case err != nil:
+		return err
+	}
+	return c.claim(op, msg, *intent, h)
+}
+
+// claim makes the claim and acts on its verdict.
+func (c *Consumer) claim(op operation, msg *message.Message, intent dedup.Intent, h message.HandlerFunc) error {
+	s, claim, err := c.store.begin(msg.Context(), intent)
+	if err != nil {
+		return err
+	}
+	end := func() {
+		ctx, cancel := c.ending(msg.Context())
+		defer cancel()
+		s.rollback(ctx)
+	}
+	defer end()
+	switch claim.Verdict {
+	case dedup.Fresh:
+	case dedup.Done:
+		c.counts.duplicates.Add(1)
+		return nil
+	case dedup.Conflict:
+		end()
+		return c.keep(op, msg, &intent, ReasonConflict, claim.Err())
+	case dedup.BeyondHorizon:
+		end()
+		return c.keep(op, msg, &intent, ReasonBeyondHorizon, claim.Err())
+	default:
+		c.counts.held.Add(1)
+		return nil
+	}
+	err = c.effect(op, msg, s, claim, h)
+	if err == nil {
+		c.counts.done.Add(1)
+		return nil
+	}
+	if s.lost() && classify(err) != inDoubt {
+		err = errors.Join(errConnectionLost, err)
+	}
+	end()
+	switch {
+	case errors.Is(err, errAckedEarly):
+		return c.keep(op, msg, &intent, ReasonAckedEarly, err)
+	case classify(err) == permanent:
+		return c.keep(op, msg, &intent, ReasonPermanent, err)
+	}
+	return err
+}
+
+// effect runs the handler and commits.
+func (c *Consumer) effect(op operation, msg *message.Message, s session, claim dedup.Claim, h message.HandlerFunc) error {
+	ctx := context.WithValue(msg.Context(), sessionKey{}, s)
+	ctx = context.WithValue(ctx, claimKey{}, claim.Intent.Key)
+	if c.cfg.HandlerTimeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, c.cfg.HandlerTimeout)
+		defer cancel()
+	}
+	own := copyMessage(ctx, msg)
+	produced, err := runHandler(own, h)
+	if err == nil {
+		err = checkSettled(msg, own)
+	}
+	if err == nil {
+		err = c.sendAll(s, claim.Intent.Key, message.PublishTopicFromCtx(ctx), produced)
+	}
+	if err != nil {
+		return c.explainTimeout(err)
+	}
+	commit, cancel := c.ending(ctx)
+	defer cancel()
+	if err := s.finish(commit, claim); err != nil {
+		return err
+	}
+	if s.steps() > 0 {
+		c.outbox.Notify()
+	}
+	return nil
+}
+
+// ending is the context of a commit or rollback: it has a deadline of its own
+// and does not end with the message's context, which Watermill cancels when
+// the Router closes.
+func (c *Consumer) ending(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), c.cfg.CommitTimeout)
+}
+
+// copyMessage gives the handler a message of its own: what it changes is not
+// in what is held, and its acks reach nobody.
+func copyMessage(ctx context.Context, msg *message.Message) *message.Message {
+	own := msg.Copy()
+	own.Payload = append(message.Payload(nil), msg.Payload...)
+	own.SetContext(ctx)
+	return own
+}
+
+// runHandler turns a panic into an error.
+func runHandler(msg *message.Message, h message.HandlerFunc) (produced []*message.Message, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			produced, err = nil, &PanicError{Kind: fmt.Sprintf("%T", v), Stack: debug.Stack()}
+		}
+	}()
+	return h(msg)
+}
+
+var (
+	errAckedEarly = errors.New("the message was acked before its effect was durable; remove InstantAck and other early acks from around the handler")
+	errSettled    = errors.New("the handler acked or nacked the message; return nil or an error instead")
+)
+
+// checkSettled makes sure that nobody settled the message before its outcome
+// is durable.
+func checkSettled(msg, own *message.Message) error {
+	switch {
+	case isClosed(msg.Acked()):
+		return errAckedEarly
+	case isClosed(own.Acked()), isClosed(own.Nacked()), isClosed(msg.Nacked()):
+		return errSettled
+	}
+	return nil
+}
+
+func isClosed(ch <-chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
+	}
+}
+
+// explainTimeout says so when a handler ran out of time while all connections
+// of the pool were taken.
+func (c *Consumer) explainTimeout(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) && c.store.exhausted() {
+		return fmt.Errorf("every connection of the pool is in use; a handler that needs one besides its transaction (tx) needs a pool larger than Concurrency: %w", err)
+	}
+	return err
+}

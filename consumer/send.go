@@ -1,0 +1,80 @@
+package consumer
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/oncemill/oncemill/dedup"
+	"github.com/oncemill/oncemill/outbox"
+)
+
+type claimKey struct{}
+
+// KeyFrom returns the key of the delivery whose context ctx is, and whether
+// there is one.
+func KeyFrom(ctx context.Context) (dedup.Key, bool) {
+	k, ok := ctx.Value(claimKey{}).(dedup.Key)
+	return k, ok
+}
+
+// sendAll prepares messages for topic, which leave with the commit.
+func (c *Consumer) sendAll(s session, key dedup.Key, topic string, msgs []*message.Message) error {
+	if len(msgs) > 0 && topic == "" {
+		return errors.New("the handler returned messages and the Router's handler has no publish topic; add it with Router.AddHandler and a topic, or send with outbox.Write")
+	}
+	for _, msg := range msgs {
+		if msg == nil {
+			return errors.New("the handler returned a nil message; return messages or none")
+		}
+		step := strconv.Itoa(s.steps())
+		stamp := outbox.Stamp{LogicalID: logicalID(key, step)}
+		if c.cfg.ProviderKeys != nil {
+			stamp.ProviderKey = c.cfg.ProviderKeys.Derive(key, step)
+		}
+		row, err := c.outbox.Prepare(topic, msg, stamp)
+		if err != nil {
+			return fmt.Errorf("send message %s of the handler: %w", step, err)
+		}
+		s.send(row)
+	}
+	return nil
+}
+
+// logicalID names the step-th message of an intent, the same whenever the
+// handler runs again.
+func logicalID(key dedup.Key, step string) string {
+	digest := key.Digest()
+	sum := sha256.Sum256(append(append([]byte("oncemill logical id v1"), digest[:]...), step...))
+	return hex.EncodeToString(sum[:16])
+}
+
+// Publisher returns a Watermill Publisher that sends with the transaction of
+// the delivery that the message's context belongs to: a message published
+// with it leaves when that transaction commits, or never. Without a
+// transaction in the context it refuses. cqrs buses made with it work inside
+// handlers. Close does nothing.
+func (c *Consumer) Publisher() message.Publisher { return publisher{c} }
+
+type publisher struct{ consumer *Consumer }
+
+func (p publisher) Publish(topic string, msgs ...*message.Message) error {
+	for _, msg := range msgs {
+		s, ok := msg.Context().Value(sessionKey{}).(session)
+		key, keyed := KeyFrom(msg.Context())
+		if !ok || !keyed {
+			return errors.New("consumer: Publisher: no transaction in the message's context; publish inside a handler with the context it was given, or use outbox.Write in a transaction of your own")
+		}
+		if err := p.consumer.sendAll(s, key, topic, []*message.Message{msg}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (publisher) Close() error { return nil }

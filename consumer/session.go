@@ -1,0 +1,72 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/oncemill/oncemill/dedup"
+	"github.com/oncemill/oncemill/outbox"
+)
+
+// store begins transactions with a claim. It hides which driver is in use.
+type store interface {
+	// begin starts a transaction and claims intent in it. With an error
+	// nothing is left open. *dedup.BusyError is among the errors.
+	begin(ctx context.Context, intent dedup.Intent) (session, dedup.Claim, error)
+	// check makes sure that the database is ready for this code.
+	check(ctx context.Context) error
+	// hold runs the statements that keep a message in a transaction of their
+	// own, and commits.
+	hold(ctx context.Context, h heldMessage) error
+	// exhausted reports whether every connection of the pool is in use.
+	exhausted() bool
+}
+
+// session is the transaction of one delivery.
+type session interface {
+	// send takes a message that leaves with the commit.
+	send(row outbox.Row)
+	// steps returns how many messages were sent so far.
+	steps() int
+	// finish sends what is queued, stores the result, makes sure that this is
+	// still the claim's transaction, and commits. *InDoubtError: the reply to
+	// COMMIT was lost. After any other error nothing was committed; rollback
+	// is still to be called.
+	finish(ctx context.Context, claim dedup.Claim) error
+	// rollback ends the transaction, if it is still open, and gives the
+	// connection back. It is safe to call after finish and more than once.
+	rollback(ctx context.Context)
+	// lost reports whether the transaction's connection is gone.
+	lost() bool
+}
+
+// outgoing collects the messages of a delivery. Handlers may send from several
+// goroutines.
+type outgoing struct {
+	mu   sync.Mutex
+	rows []outbox.Row
+}
+
+func (o *outgoing) send(row outbox.Row) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.rows = append(o.rows, row)
+}
+
+func (o *outgoing) steps() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.rows)
+}
+
+func (o *outgoing) all() []outbox.Row {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.rows
+}
+
+// claimLost explains dedup.ErrClaimLost to the author of a handler.
+func claimLost() error {
+	return errors.Join(dedup.ErrClaimLost, errors.New("the handler must not end the transaction (COMMIT, ROLLBACK) or lower synchronous_commit"))
+}

@@ -1,0 +1,73 @@
+package consumer
+
+import (
+	"context"
+	"database/sql"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Tx is the transaction of one delivery. Its effect commits together with the
+// inbox row and the outgoing messages, or not at all. It ends when the handler
+// returns; later calls fail with pgx.ErrTxClosed. As with every pgx
+// transaction, one goroutine at a time.
+//
+// Statements that would end the transaction (COMMIT, ROLLBACK, BEGIN …), make
+// its commit less durable (SET LOCAL synchronous_commit = off), or outlive it
+// on the pooled connection (SET without LOCAL, RESET, DISCARD, LISTEN …) are
+// refused with a *StatementError before they are sent. What a text hides from
+// that check (a function that calls set_config, for example) is found by a
+// check on the server before COMMIT, which then does not happen.
+//
+// Tx has the methods that sqlc's generated code and pgx.BeginFunc need.
+type Tx interface {
+	Exec(ctx context.Context, query string, args ...any) (pgconn.CommandTag, error)
+	Query(ctx context.Context, query string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, query string, args ...any) pgx.Row
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+	CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error)
+	// Begin starts a nested transaction (a savepoint). What fails in it can be
+	// rolled back without losing the delivery's transaction.
+	Begin(ctx context.Context) (pgx.Tx, error)
+	// Queue adds a statement that is sent with the next one that is not
+	// queued, or with the commit: no round trip of its own. Its result is not
+	// looked at; its error fails the delivery.
+	Queue(query string, args ...any)
+	// SetResult stores an answer with the inbox row, for dedup.Inbox.Lookup
+	// and for duplicates. The last call counts. nil stores none.
+	SetResult(result []byte)
+}
+
+type sessionKey struct{}
+
+// TxFrom returns the transaction of the delivery whose context ctx is. It
+// panics without one: the handler was added without [Consumer.Middleware], or
+// ctx is not the message's context.
+func TxFrom(ctx context.Context) Tx {
+	s, ok := ctx.Value(sessionKey{}).(*pgxSession)
+	if !ok {
+		panic("consumer.TxFrom: no transaction in this context; add Consumer.Middleware to the handler (with a Consumer made by New) and pass msg.Context()")
+	}
+	return facade{guarded{s.tx, s}}
+}
+
+// SQLTx is [TxFrom] for a Consumer made by [NewSQL]. The transaction is
+// database/sql's own: don't call Commit or Rollback on it, and don't run SET
+// without LOCAL, whose value would stay on the pooled connection.
+func SQLTx(ctx context.Context) *sql.Tx {
+	s, ok := ctx.Value(sessionKey{}).(*sqlSession)
+	if !ok {
+		panic("consumer.SQLTx: no transaction in this context; add Consumer.Middleware to the handler (with a Consumer made by NewSQL) and pass msg.Context()")
+	}
+	return s.tx
+}
+
+// SetResult is Tx.SetResult for a Consumer made by [NewSQL].
+func SetResult(ctx context.Context, result []byte) {
+	s, ok := ctx.Value(sessionKey{}).(*sqlSession)
+	if !ok {
+		panic("consumer.SetResult: no transaction of a Consumer made by NewSQL in this context; add Consumer.Middleware to the handler and pass msg.Context()")
+	}
+	s.result = result
+}
