@@ -83,7 +83,7 @@ func (c *Consumer) claim(op operation, msg *message.Message, intent dedup.Intent
 		c.counts.done.Add(1)
 		return nil
 	}
-	if s.lost() && classify(err) != inDoubt {
+	if s.lost() && classify(err) != inDoubt && !errors.Is(err, dedup.ErrClaimLost) {
 		err = errors.Join(errConnectionLost, err)
 	}
 	end()

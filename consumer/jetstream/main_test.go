@@ -1,0 +1,9 @@
+package jetstream_test
+
+import (
+	"testing"
+
+	"github.com/oncemill/oncemill/integration/testbed"
+)
+
+func TestMain(m *testing.M) { testbed.Main(m) }
