@@ -52,7 +52,8 @@ type Config struct {
 	// the time in a UUIDv7 or ULID id.
 	EventTime func(*message.Message) (time.Time, error)
 	// Fingerprint tells one payload from another. nil means
-	// dedup.RawFingerprint: any other byte is another payload.
+	// dedup.RawFingerprint: any other byte is another payload. Metadata counts
+	// only if it was declared with Fingerprinter.WithMetadata.
 	Fingerprint *dedup.Fingerprinter
 	// Operations overrides Key, EventTime, Fingerprint and retention for named
 	// operations.

@@ -24,6 +24,7 @@ import (
 type Consumer struct {
 	cfg    Config
 	store  store
+	inbox  *dedup.Inbox
 	outbox *outbox.Outbox
 	slots  chan struct{}
 	counts counters
@@ -41,11 +42,11 @@ func New(pool *pgxpool.Pool, cfg Config) (*Consumer, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, inbox, name, err := newConsumer(cfg)
+	c, name, err := newConsumer(cfg)
 	if err != nil {
 		return nil, err
 	}
-	c.store = &pgxStore{pool, inbox, c.outbox, name, cfg.AcquireTimeout}
+	c.store = &pgxStore{pool, c.inbox, c.outbox, name, cfg.AcquireTimeout}
 	return c, nil
 }
 
@@ -57,35 +58,36 @@ func NewSQL(db *sql.DB, cfg Config) (*Consumer, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, inbox, name, err := newConsumer(cfg)
+	c, name, err := newConsumer(cfg)
 	if err != nil {
 		return nil, err
 	}
-	c.store = &sqlStore{db, inbox, c.outbox, name, cfg.AcquireTimeout}
+	c.store = &sqlStore{db, c.inbox, c.outbox, name, cfg.AcquireTimeout}
 	return c, nil
 }
 
-func newConsumer(cfg Config) (*Consumer, *dedup.Inbox, schema.Name, error) {
+func newConsumer(cfg Config) (*Consumer, schema.Name, error) {
 	name, err := schema.ParseName(cfg.Inbox.Schema)
 	if err != nil {
-		return nil, nil, name, fmt.Errorf("consumer.Config.Inbox.%w", err)
+		return nil, name, fmt.Errorf("consumer.Config.Inbox.%w", err)
 	}
 	inbox, err := dedup.NewInbox(cfg.Inbox)
 	if err != nil {
-		return nil, nil, name, fmt.Errorf("consumer.Config.Inbox: %w", err)
+		return nil, name, fmt.Errorf("consumer.Config.Inbox: %w", err)
 	}
 	box := cfg.Outbox
 	if box == nil {
 		if box, err = outbox.New(outbox.Config{Schema: cfg.Inbox.Schema}); err != nil {
-			return nil, nil, name, fmt.Errorf("consumer.Config.Inbox: %w", err)
+			return nil, name, fmt.Errorf("consumer.Config.Inbox: %w", err)
 		}
 	}
 	return &Consumer{
 		cfg:        cfg,
+		inbox:      inbox,
 		outbox:     box,
 		slots:      make(chan struct{}, cfg.Concurrency),
 		operations: make(map[string]bool),
-	}, inbox, name, nil
+	}, name, nil
 }
 
 // HandlerFunc handles one message in its transaction. The messages it returns
@@ -166,7 +168,11 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	if err := s.consumer.Check(ctx); err != nil {
 		return nil, fmt.Errorf("operation %s: %w", s.operation, err)
 	}
-	return s.sub.Subscribe(ctx, topic)
+	messages, err := s.sub.Subscribe(ctx, topic)
+	if err == nil {
+		s.warn(ctx, topic)
+	}
+	return messages, err
 }
 
 func (s *subscriber) Close() error { return s.sub.Close() }

@@ -33,5 +33,14 @@ func (c *Consumer) intent(op operation, msg *message.Message) (*dedup.Intent, Re
 	if err != nil {
 		return nil, ReasonNoKey, fmt.Errorf("take the event time from the message: %w", err)
 	}
-	return &dedup.Intent{Key: key, Fingerprint: op.Fingerprint.Fingerprint(key, msg.Payload), EventTime: at}, "", nil
+	return &dedup.Intent{Key: key, Fingerprint: op.fingerprint(key, msg), EventTime: at}, "", nil
+}
+
+func (op operation) fingerprint(key dedup.Key, msg *message.Message) dedup.Fingerprint {
+	names := op.Fingerprint.Metadata()
+	values := make([][]byte, len(names))
+	for i, name := range names {
+		values[i] = []byte(msg.Metadata[name])
+	}
+	return op.Fingerprint.Fingerprint(key, msg.Payload, values...)
 }

@@ -15,7 +15,7 @@ import (
 // be shown to whoever sent the payload.
 type JSONRule string
 
-// The rules, in the order in which they would be noticed at one place.
+// The rules.
 const (
 	JSONTooLarge      JSONRule = "payload is larger than 16 MiB"
 	JSONSyntax        JSONRule = "not valid JSON"

@@ -43,6 +43,7 @@ func TestCanonicalJSON_Numbers(t *testing.T) {
 		{"0." + zeros(99_999) + "1", "1e-100000"},
 		{"1" + zeros(200_000) + "e-200000", "1"},
 		{"0." + zeros(199_999) + "1e200000", "1"},
+		{"0." + zeros(9_999_999) + "1e10000000", "1"},
 		{strings.Repeat("9", 1024) + "0e99999", strings.Repeat("9", 1024) + "e100000"},
 		{"0.000" + strings.Repeat("9", 1024) + "000", strings.Repeat("9", 1024) + "e-1027"},
 	} {

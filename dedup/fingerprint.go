@@ -3,6 +3,7 @@ package dedup
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"slices"
 )
 
 // fingerprintVersion starts the bytes under a fingerprint.
@@ -82,6 +83,7 @@ type Fingerprinter struct {
 	algorithm int32
 	paths     jsonPaths
 	config    int32
+	metadata  []string
 }
 
 // RawFingerprint covers the payload byte by byte.
@@ -99,12 +101,39 @@ func JSONFingerprint(opts ...JSONOption) (*Fingerprinter, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Fingerprinter{algorithm: algorithmJSON, paths: paths, config: paths.digest()}, nil
+	return &Fingerprinter{algorithm: algorithmJSON, paths: paths, config: configDigest(paths.parts())}, nil
 }
 
-// Fingerprint returns the fingerprint of a payload under a key. Extra values
-// are metadata that the service declared to be part of the content, always in
-// the declared order; a nil value counts as an empty one. Nothing is kept.
+// WithMetadata returns a Fingerprinter that also covers the named metadata,
+// whose values are given to Fingerprint in the order of [Fingerprinter.Metadata].
+// The names are part of the configuration: fingerprints made with others are
+// not compared.
+func (f *Fingerprinter) WithMetadata(names ...string) *Fingerprinter {
+	g := *f
+	g.metadata = slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(f.metadata), names...))))
+	parts := f.paths.parts()
+	if len(g.metadata) > 0 {
+		parts = append(append(parts, "oncemill metadata v1"), g.metadata...)
+	}
+	g.config = configDigest(parts)
+	return &g
+}
+
+// configDigest is 24 bits of a hash over the configuration, 0 without one.
+func configDigest(parts []string) int32 {
+	if len(parts) == 0 {
+		return 0
+	}
+	sum := sha256.Sum256(appendParts(nil, parts...))
+	return int32(sum[0])<<16 | int32(sum[1])<<8 | int32(sum[2])
+}
+
+// Metadata returns the names given to WithMetadata, sorted.
+func (f *Fingerprinter) Metadata() []string { return f.metadata }
+
+// Fingerprint returns the fingerprint of a payload under a key. extra are the
+// values of [Fingerprinter.Metadata] in its order; a nil value counts as an
+// empty one. Nothing is kept.
 func (f *Fingerprinter) Fingerprint(k Key, payload []byte, extra ...[]byte) Fingerprint {
 	if f.algorithm != algorithmJSON {
 		return f.sum(f.algorithm, k, payload, extra)

@@ -148,3 +148,19 @@ func TestFingerprint_Concurrent(t *testing.T) {
 	}
 	wg.Wait()
 }
+
+func TestFingerprinter_WithMetadata(t *testing.T) {
+	key := keyWithID(t, "k")
+	plain := dedup.RawFingerprint()
+	declared := plain.WithMetadata("b", "a", "b")
+	require.Equal(t, []string{"a", "b"}, declared.Metadata())
+	require.Empty(t, plain.Metadata(), "immutable")
+
+	one := declared.Fingerprint(key, []byte("x"), []byte("1"), []byte("2"))
+	require.Equal(t, dedup.Same, one.Compare(declared.Fingerprint(key, []byte("x"), []byte("1"), []byte("2"))))
+	require.Equal(t, dedup.Different, one.Compare(declared.Fingerprint(key, []byte("x"), []byte("12"), nil)))
+	require.Equal(t, dedup.NotCompared, one.Compare(plain.Fingerprint(key, []byte("x"))), "declared since then")
+	require.Equal(t, dedup.NotCompared, one.Compare(plain.WithMetadata("a").Fingerprint(key, []byte("x"), []byte("1"))))
+	require.Equal(t, one, plain.WithMetadata("a").WithMetadata("b").Fingerprint(key, []byte("x"), []byte("1"), []byte("2")))
+	require.Equal(t, plain.Fingerprint(key, []byte("x")), plain.WithMetadata().Fingerprint(key, []byte("x")))
+}

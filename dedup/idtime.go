@@ -8,8 +8,16 @@ import (
 // crockford is the alphabet of ULIDs: no I, L, O and U.
 const crockford = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
+// Times outside these are no times: an id that only looks like a ULID (26
+// characters of base 32 are common) has a random one, from 1970 to 10889. They
+// are part of what an inbox id is, so they must not change. ULIDs came in 2016.
+const (
+	firstIDMillis = 1451606400000 // 2016-01-01
+	endIDMillis   = 4102444800000 // 2100-01-01
+)
+
 // idMillis returns the Unix milliseconds that a UUIDv7 or ULID carries, and
-// whether the id is one whose time fits the inbox id.
+// whether the id is one with a believable time.
 func idMillis(id string) (uint64, bool) {
 	var ms uint64
 	var ok bool
@@ -19,7 +27,7 @@ func idMillis(id string) (uint64, bool) {
 	case 26:
 		ms, ok = ulidMillis(id)
 	}
-	return ms, ok && ms>>timedIDBits == 0
+	return ms, ok && ms >= firstIDMillis && ms < endIDMillis
 }
 
 // uuidMillis reads a UUID of version 7 (RFC 9562 section 5.7): 48 bits of
@@ -39,9 +47,9 @@ func uuidMillis(id string) (ms uint64, ok bool) {
 	return ms, true
 }
 
-// ulidMillis reads a ULID: 10 characters of time, of which the first is at
-// most 7, then 16 of randomness. Other kinds of id have 26 characters too:
-// digits alone, or letters in mixed case, are not taken for a ULID.
+// ulidMillis reads a ULID: 10 characters of time (a first one above 7 is left
+// to the bound of idMillis), then 16 of randomness. Other kinds of id have 26
+// characters too: digits alone, or letters in mixed case, are no ULID.
 func ulidMillis(id string) (ms uint64, ok bool) {
 	var upper, lower bool
 	for i, c := range []byte(id) {
@@ -60,5 +68,5 @@ func ulidMillis(id string) (ms uint64, ok bool) {
 			ms = ms<<5 | uint64(digit)
 		}
 	}
-	return ms, id[0] <= '7' && upper != lower
+	return ms, upper != lower
 }

@@ -1,7 +1,6 @@
 package dedup
 
 import (
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"maps"
@@ -47,7 +46,7 @@ type jsonPaths struct {
 
 // pathNode is a step of one or more pointers. A nil node is a step of none.
 type pathNode struct {
-	pointer  string // where a pointer ends: its text; such a leaf has no members
+	pointer  string // where a pointer ends: its text; this leaf covers all below
 	quoted   []byte // the same as a canonical JSON string
 	children map[string]*pathNode
 }
@@ -90,12 +89,8 @@ func parsePointers(option string, pointers []string) (*pathNode, error) {
 	return root, nil
 }
 
-// add enters a pointer, unless a shorter one covers it.
 func (n *pathNode) add(p jsontext.Pointer) {
 	for token := range p.Tokens() {
-		if n.isLeaf() {
-			return
-		}
 		if n.children == nil {
 			n.children = make(map[string]*pathNode)
 		}
@@ -106,7 +101,7 @@ func (n *pathNode) add(p jsontext.Pointer) {
 		}
 		n = child
 	}
-	n.pointer, n.children = string(p), nil
+	n.pointer = string(p)
 	n.quoted, _ = jsontext.AppendQuote(nil, p)
 }
 
@@ -131,19 +126,16 @@ func (n *pathNode) element(index int) *pathNode {
 	return n.children[string(strconv.AppendInt(digits[:0], int64(index), 10))]
 }
 
-// digest is 0 without pointers, else 24 bits of a hash over the kind and the
-// pointers. Neither their order nor pointers that others cover matter.
-func (p jsonPaths) digest() int32 {
+// parts name the configuration; none without pointers.
+func (p jsonPaths) parts() []string {
 	if p.root == nil {
-		return 0
+		return nil
 	}
 	kind := "exclude"
 	if p.include {
 		kind = "include"
 	}
-	parts := append([]string{"oncemill json paths v1", kind}, p.root.pointers()...)
-	sum := sha256.Sum256(appendParts(nil, parts...))
-	return int32(sum[0])<<16 | int32(sum[1])<<8 | int32(sum[2])
+	return append([]string{"oncemill json paths v1", kind}, p.root.pointers()...)
 }
 
 // pointers returns the pointers that end at n or below, sorted.

@@ -30,9 +30,6 @@ const (
 	// keyVersion starts the bytes under a key's digest. Changing it would make
 	// every stored key a new one.
 	keyVersion = "oncemill key v1"
-
-	// timedIDBits is how much of the millisecond time an inbox id carries.
-	timedIDBits = 47
 )
 
 // Key names one intent: what is to happen once. Make it with [NewKey], which
@@ -145,8 +142,8 @@ func (k Key) InboxID() [16]byte {
 // Time returns the time that the id itself carries, to the millisecond and in
 // UTC, and whether it carries one: the id must be a UUID of version 7 (RFC
 // 9562, 36 characters) or a ULID (26 characters, all upper or all lower case,
-// at least one letter) with a time below 2^47 ms, that is, before the year
-// 6430. The time is the producer's claim; it is not checked against a clock.
+// at least one letter) with a time from 2016 to 2099. The time is the
+// producer's claim; it is not checked against a clock.
 func (k Key) Time() (time.Time, bool) {
 	ms, ok := idMillis(k.ID)
 	if !ok {

@@ -61,6 +61,7 @@ func TestProviderKeys_NeverShowTheSecret(t *testing.T) {
 	var text strings.Builder
 	slog.New(slog.NewJSONHandler(&text, nil)).Info("json", "keys", keys)
 	slog.New(slog.NewTextHandler(&text, nil)).Info("text", "keys", keys)
+	require.Equal(t, 2, strings.Count(text.String(), "provider keys of test"), "slog shows which keys they are")
 	encoded, err := json.Marshal(struct{ Keys *dedup.ProviderKeys }{keys})
 	require.NoError(t, err)
 	text.Write(encoded)
