@@ -17,7 +17,7 @@ var _ Tx = facade{}
 // that the server refuses does.
 func (f facade) Queue(query string, args ...any) {
 	s := f.session
-	if !s.open {
+	if s.ended.Load() {
 		return
 	}
 	if err := checkStatement(query); err != nil {
@@ -39,7 +39,7 @@ type guarded struct {
 
 // ready says whether query may be sent now, and sends what was queued before.
 func (g guarded) ready(ctx context.Context, query string) error {
-	if !g.session.open {
+	if g.session.ended.Load() {
 		return pgx.ErrTxClosed
 	}
 	if err := checkStatement(query); err != nil {

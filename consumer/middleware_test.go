@@ -100,11 +100,15 @@ func TestLiteralTransactionControlIsRefusedOrFound(t *testing.T) {
 func TestTheFacadeIsDeadAfterTheHandler(t *testing.T) {
 	b := newBench(t)
 	var kept consumer.Tx
-	h := b.consumer(b.Pool, nil).Handler("charge", func(_ context.Context, tx consumer.Tx, _ *message.Message) ([]*message.Message, error) {
+	late := message.NewMessage("late", nil)
+	c := b.consumer(b.Pool, nil)
+	h := c.Handler("charge", func(ctx context.Context, tx consumer.Tx, _ *message.Message) ([]*message.Message, error) {
 		kept = tx
+		late.SetContext(context.WithoutCancel(ctx))
 		return nil, nil
 	})
 	require.True(t, deliver(t, h, event("k", "a")).acked)
+	require.ErrorContains(t, c.Publisher().Publish("payments.commands", late), "send before returning")
 	_, err := kept.Exec(t.Context(), `SELECT 1`)
 	require.ErrorContains(t, err, "tx is closed")
 	require.Error(t, kept.QueryRow(t.Context(), `SELECT 1`).Scan(new(int)))

@@ -41,7 +41,9 @@ func (c *Consumer) sendAll(s session, key dedup.Key, topic string, msgs []*messa
 		if err != nil {
 			return fmt.Errorf("send message %s of the handler: %w", step, err)
 		}
-		s.send(row)
+		if err := s.send(row); err != nil {
+			return err
+		}
 	}
 	return nil
 }

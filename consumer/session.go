@@ -25,8 +25,9 @@ type store interface {
 
 // session is the transaction of one delivery.
 type session interface {
-	// send takes a message that leaves with the commit.
-	send(row outbox.Row)
+	// send takes a message that leaves with the commit, until finish or
+	// rollback.
+	send(row outbox.Row) error
 	// steps returns how many messages were sent so far.
 	steps() int
 	// finish sends what is queued, stores the result, makes sure that this is
@@ -42,16 +43,23 @@ type session interface {
 }
 
 // outgoing collects the messages of a delivery. Handlers may send from several
-// goroutines.
+// goroutines; one that is late is told so.
 type outgoing struct {
-	mu   sync.Mutex
-	rows []outbox.Row
+	mu     sync.Mutex
+	rows   []outbox.Row
+	closed bool
 }
 
-func (o *outgoing) send(row outbox.Row) {
+var errSentLate = errors.New("the handler has returned, its transaction ended: send before returning")
+
+func (o *outgoing) send(row outbox.Row) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.closed {
+		return errSentLate
+	}
 	o.rows = append(o.rows, row)
+	return nil
 }
 
 func (o *outgoing) steps() int {
@@ -60,9 +68,11 @@ func (o *outgoing) steps() int {
 	return len(o.rows)
 }
 
-func (o *outgoing) all() []outbox.Row {
+// close returns what was sent and takes nothing more.
+func (o *outgoing) close() []outbox.Row {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.closed = true
 	return o.rows
 }
 

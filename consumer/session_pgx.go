@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -56,7 +57,7 @@ func (st *pgxStore) begin(ctx context.Context, intent dedup.Intent) (session, de
 	queued := st.inbox.QueueClaim(b, intent)
 	results := conn.SendBatch(ctx, b)
 	claim, err := queued.Claim(results.Close())
-	s := &pgxSession{store: st, conn: conn, tx: results.Tx(), open: true}
+	s := &pgxSession{store: st, conn: conn, tx: results.Tx()}
 	for range maxClaims {
 		if !errors.Is(err, dedup.ErrClaimAgain) {
 			break
@@ -82,7 +83,7 @@ type pgxSession struct {
 	queue   pgx.Batch
 	refused error // of a queued statement
 	result  []byte
-	open    bool // the handler may use it
+	ended   atomic.Bool // the handler may not use it any more
 }
 
 // flush sends what was queued.
@@ -100,16 +101,15 @@ func (s *pgxSession) lost() bool { return s.conn == nil || s.conn.Conn().IsClose
 // finish is one round trip: what the handler queued, outgoing messages, the
 // result, the check, COMMIT.
 func (s *pgxSession) finish(ctx context.Context, claim dedup.Claim) error {
-	s.open = false
+	s.ended.Store(true)
+	rows := s.close()
 	if s.refused != nil {
 		return s.refused
 	}
 	var lost, ours bool
 	var tag string
 	b := &s.queue
-	if rows := s.all(); len(rows) > 0 {
-		s.store.outbox.QueueWrite(b, rows)
-	}
+	s.store.outbox.QueueWrite(b, rows)
 	s.store.inbox.QueueFinish(b, claim, s.result, &lost)
 	b.Queue("commit").Exec(func(t pgconn.CommandTag) error {
 		tag, ours = t.String(), true
@@ -137,7 +137,8 @@ func (s *pgxSession) finish(ctx context.Context, claim dedup.Claim) error {
 }
 
 func (s *pgxSession) rollback(ctx context.Context) {
-	s.open = false
+	s.ended.Store(true)
+	s.close()
 	if s.conn == nil {
 		return
 	}

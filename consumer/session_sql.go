@@ -89,10 +89,8 @@ type sqlSession struct {
 func (s *sqlSession) lost() bool { return s.gone }
 
 func (s *sqlSession) finish(ctx context.Context, claim dedup.Claim) error {
-	if rows := s.all(); len(rows) > 0 {
-		if err := s.store.outbox.WriteRows(ctx, pg.FromSQL(s.tx), rows); err != nil {
-			return s.explain(err)
-		}
+	if err := s.store.outbox.WriteRows(ctx, pg.FromSQL(s.tx), s.close()); err != nil {
+		return s.explain(err)
 	}
 	if err := s.store.inbox.Finish(ctx, dedup.SQL(s.tx), claim, s.result); err != nil {
 		return s.explain(err)
@@ -126,6 +124,7 @@ func (s *sqlSession) explain(err error) error {
 }
 
 func (s *sqlSession) rollback(ctx context.Context) {
+	s.close()
 	if s.end == nil {
 		return
 	}

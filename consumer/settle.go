@@ -105,13 +105,10 @@ func (c *Consumer) delay(msg *message.Message, err error) time.Duration {
 	if isBusy(err) {
 		base = c.cfg.BusyDelay
 	} else if d, ok := DeliveryFrom(msg.Context()); ok {
-		for range min(d.Count, 32) {
-			if base >= c.cfg.MaxDelay {
-				break
-			}
+		for n := uint64(1); n < d.Count && base < c.cfg.MaxDelay; n++ {
 			base *= 2
 		}
-		base = min(base/2, c.cfg.MaxDelay)
+		base = min(base, c.cfg.MaxDelay)
 	}
 	return jitter(base)
 }

@@ -170,3 +170,16 @@ func TestForgottenRequestIsMadeAgain(t *testing.T) {
 	}
 	waitSettled(t, s, "worker")
 }
+
+func TestConfirmedAckOnAClosedConnection(t *testing.T) {
+	s := testbed.NewStream(t, nil)
+	publish(t, s, "new", "x")
+	conn, err := s.Server.Connect()
+	require.NoError(t, err)
+	sub := newSubscriber(t, conn, jetstream.Config{AckWait: forever, AckConfirm: true})
+	msg := next(t, subscribe(t, sub, s.Subject("new")))
+	conn.Close()
+	msg.Ack()
+	require.NoError(t, result(t, closing(sub)), "it waited for a connection that never comes")
+	require.EqualValues(t, 1, sub.Stats().SettleFailures)
+}

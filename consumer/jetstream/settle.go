@@ -50,19 +50,17 @@ func (sub *subscription) ack(d *delivery) {
 // confirm sends body until the server answers, for one AckWait at most. The
 // message stays in progress meanwhile.
 func (sub *subscription) confirm(d *delivery, body string) error {
-	var err error
-	for range confirmAttempts {
+	for attempt := 1; ; attempt++ {
 		ctx, cancel := context.WithTimeout(sub.s.drop, d.wait/confirmAttempts)
-		_, err = sub.s.nc.RequestWithContext(ctx, d.reply, []byte(body))
-		if err != nil { // no responders is known at once: wait, don't spin
-			<-ctx.Done()
+		_, err := sub.s.nc.RequestWithContext(ctx, d.reply, []byte(body))
+		if err != nil && !sub.s.nc.IsClosed() {
+			<-ctx.Done() // that nobody answers is known at once: wait, don't spin
 		}
 		cancel()
-		if err == nil || sub.s.drop.Err() != nil {
-			break
+		if err == nil || attempt == confirmAttempts || sub.s.drop.Err() != nil || sub.s.nc.IsClosed() {
+			return err
 		}
 	}
-	return err
 }
 
 func (sub *subscription) nack(d *delivery) {
