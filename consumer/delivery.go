@@ -22,6 +22,9 @@ type Delivery struct {
 	// BrokerID is the broker's own message id (JetStream: Nats-Msg-Id), empty
 	// if the producer gave none. It identifies a publish, not an intent.
 	BrokerID string
+	// Subject is where the message was published, which may be narrower than
+	// the topic that was subscribed to. Empty if unknown.
+	Subject string
 	// Stream and Sequence are the position of the message in the broker, empty
 	// and zero if unknown. Together they identify the stored message.
 	Stream   string

@@ -18,7 +18,7 @@ func (c *Consumer) keep(op operation, msg *message.Message, intent *dedup.Intent
 	delivery, _ := DeliveryFrom(msg.Context())
 	h := heldMessage{
 		operation: op.name,
-		topic:     message.SubscribeTopicFromCtx(msg.Context()),
+		topic:     topicOf(msg, delivery),
 		reason:    reason,
 		err:       cause,
 		msg:       msg,
@@ -43,6 +43,14 @@ func (c *Consumer) keep(op operation, msg *message.Message, intent *dedup.Intent
 	c.cfg.Logger.ErrorContext(msg.Context(), "message held as a dead letter",
 		append(c.attributes(op, msg, intent), slog.String("reason", string(reason)), slog.String("error", clean(cause)))...)
 	return nil
+}
+
+// topicOf is where the message was published, as far as it is known.
+func topicOf(msg *message.Message, d *Delivery) string {
+	if d != nil && d.Subject != "" {
+		return d.Subject
+	}
+	return message.SubscribeTopicFromCtx(msg.Context())
 }
 
 // attributes are what a log line says about a message: configured names, the

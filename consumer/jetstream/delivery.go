@@ -39,6 +39,7 @@ type delivery struct {
 func (sub *subscription) newDelivery(nm *nats.Msg, meta *nats.MsgMetadata) *delivery {
 	info := &consumer.Delivery{
 		Stream:    meta.Stream,
+		Subject:   nm.Subject,
 		Sequence:  meta.Sequence.Stream,
 		Count:     meta.NumDelivered,
 		Published: meta.Timestamp,

@@ -20,9 +20,13 @@ func (s *Subscriber) Limits(ctx context.Context, topic string) (consumer.SourceL
 	if err != nil {
 		return consumer.SourceLimits{}, fmt.Errorf("stream %q: %w", name, err)
 	}
+	ackWait := s.cfg.AckWait
+	if cons, err := stream.Consumer(ctx, s.cfg.durableFor(topic)); err == nil {
+		ackWait = shortestWait(cons.CachedInfo().Config)
+	}
 	return consumer.SourceLimits{
 		Known:       true,
 		MaxAge:      stream.CachedInfo().Config.MaxAge,
-		MaxHandling: max(s.cfg.MaxExtend, s.cfg.AckWait),
+		MaxHandling: max(s.cfg.MaxExtend, ackWait),
 	}, nil
 }
