@@ -188,16 +188,20 @@ type leak struct {
 // session is idle in a transaction, or when one holds an advisory lock. It
 // waits a few seconds for these to end.
 func (db *DB) CheckLeaks(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, leakPatience)
-	defer cancel()
+	return db.checkLeaks(ctx, leakPatience)
+}
+
+func (db *DB) checkLeaks(ctx context.Context, patience time.Duration) error {
 	conn, err := db.Server.connect(ctx)
 	if err != nil {
 		return fmt.Errorf("testbed: checking %s for leaks: %w (a test that stops its server starts it again before it ends)", db.Name, err)
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	bound, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	var acquired int32
 	var leaks []leak
-	err = poll(ctx, "nothing is leaked", func() (bool, error) {
+	err = poll(bound, "nothing is leaked", func() (bool, error) {
 		acquired = db.Pool.Stat().AcquiredConns()
 		rows, err := conn.Query(ctx, leaksSQL, db.Name)
 		if err != nil {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -16,7 +17,8 @@ import (
 
 func init() {
 	testbed.Role("bed-owner", ownBed)
-	testbed.Role("sleeper", func() { fmt.Println("up", testbed.Args(), os.Getenv("TESTBED_COLOUR")); select {} })
+	testbed.Role("guardless", ownSleeper)
+	testbed.Role("sleeper", func() { fmt.Println("up", testbed.Args(), os.Getenv("TESTBED_COLOUR")); <-time.After(time.Hour) })
 	testbed.Role("panics", func() { panic("as asked") })
 }
 
@@ -107,4 +109,42 @@ func TestGuard_OutlivesTheTerminal(t *testing.T) {
 	require.NoError(t, w.Signal(syscall.SIGQUIT))
 	<-w.Done()
 	requireCleared(t, own)
+}
+
+// ownSleeper starts a child, loses its guard, and waits to be killed.
+func ownSleeper() {
+	w, err := testbed.StartWorker("sleeper", testbed.WorkerConfig{})
+	exitOn(err)
+	exitOn(w.WaitOutput(context.Background(), "up")) // later a closed pipe would end it
+	exitOn(syscall.Kill(testbed.GuardPID(), syscall.SIGKILL))
+	fmt.Println(w.PID(), "ready")
+	select {}
+}
+
+// TestChild_EndsWithItsParent covers a child of which the guard never heard.
+func TestChild_EndsWithItsParent(t *testing.T) {
+	w := testbed.NewWorker(t, "guardless", testbed.WorkerConfig{})
+	require.NoError(t, w.WaitOutput(bound(t), "ready"))
+	var pid int
+	_, err := fmt.Sscan(w.Stdout(), &pid)
+	require.NoError(t, err)
+	require.True(t, testbed.Alive(pid))
+	require.NoError(t, w.Kill())
+	require.Eventually(t, func() bool { return !testbed.Alive(pid) }, waitFor, tick)
+}
+
+// TestGuard_FindsThePostmaster covers a server of which the guard knows no
+// more than the directory.
+func TestGuard_FindsThePostmaster(t *testing.T) {
+	p := testbed.NewPostgres(t, testbed.PostgresConfig{})
+	pid := p.PID()
+	require.NoError(t, testbed.Settle(p.Dir()))
+	require.False(t, testbed.Alive(pid))
+	require.NoDirExists(t, p.Dir())
+}
+
+func TestGuard_RefusesForeignDirectories(t *testing.T) {
+	dir := t.TempDir()
+	require.ErrorContains(t, testbed.Settle(dir), "refusing")
+	require.DirExists(t, dir)
 }

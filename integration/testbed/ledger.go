@@ -3,6 +3,7 @@ package testbed
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -88,7 +89,9 @@ func (l *ledger) settle() error {
 	defer cancel()
 	_ = poll(ctx, "processes end", func() (bool, error) { return !l.anyAlive(), nil })
 	for pid := range l.pids {
-		killGroup(pid)
+		if alive(pid) {
+			killGroup(pid)
+		}
 	}
 	return l.removeDirs()
 }
@@ -107,17 +110,16 @@ func (l *ledger) anyAlive() bool {
 func (l *ledger) removeDirs() error {
 	ctx, cancel := context.WithTimeout(context.Background(), guardPatience)
 	defer cancel()
+	var failed error
 	for dir := range l.dirs {
-		if err := mayRemove(dir); err != nil {
-			return err
-		}
-		if err := poll(ctx, "directory is removed", func() (bool, error) {
+		failed = errors.Join(failed, poll(ctx, "a directory is removed", func() (bool, error) {
+			if err := mayRemove(dir); err != nil {
+				return false, err
+			}
 			return os.RemoveAll(dir) == nil, nil
-		}); err != nil {
-			return err
-		}
+		}))
 	}
-	return nil
+	return failed
 }
 
 // mayRemove refuses what the bed cannot have made.

@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -19,7 +18,6 @@ type link struct {
 	once    sync.Once
 	closing chan struct{} // closed by cut
 	ended   chan struct{} // closed when nothing of the link runs any more
-	lost    atomic.Bool   // bytes were dropped
 }
 
 // source is where a direction's bytes come from.
@@ -113,11 +111,11 @@ func (l *link) write(dst net.Conn, queue <-chan packet, v *valve) bool {
 			p.abandon()
 			return false
 		}
-		if v.dropping() {
-			l.lost.Store(true)
-		} else if _, err := dst.Write(p.data); err != nil {
-			p.abandon()
-			return false
+		if !v.dropping() {
+			if _, err := dst.Write(p.data); err != nil {
+				p.abandon()
+				return false
+			}
 		}
 		if p.cutFor != nil {
 			l.cut()

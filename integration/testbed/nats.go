@@ -124,7 +124,11 @@ func (n *NATS) Start(ctx context.Context) error {
 	ctx, cancel := bounded(ctx, startBound)
 	defer cancel()
 	s := natsSettings{Port: n.port, Dir: n.dir, MaxPayload: n.cfg.MaxPayload, SyncAlways: n.cfg.SyncAlways}
-	if err := n.engine.start(ctx, s); err != nil {
+	err := s.keepStreamsDir()
+	if err == nil {
+		err = n.engine.start(ctx, s)
+	}
+	if err != nil {
 		return fmt.Errorf("testbed: starting NATS: %w", err)
 	}
 	return nil

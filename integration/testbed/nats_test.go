@@ -93,3 +93,14 @@ func TestNATS_GivenByTheEnvironment(t *testing.T) {
 	require.ErrorIs(t, n.Kill(t.Context()), testbed.ErrNotOurs)
 	require.ErrorIs(t, n.Start(t.Context()), testbed.ErrNotOurs)
 }
+
+// TestNATS_StreamsComeAndGo creates a stream while the server clears away after
+// the last one; see keepStreamsDir.
+func TestNATS_StreamsComeAndGo(t *testing.T) {
+	n := testbed.NewNATS(t, testbed.NATSConfig{})
+	for range 300 {
+		s, err := n.OpenStream(t.Context(), nil)
+		require.NoError(t, err)
+		require.NoError(t, s.Close(t.Context()))
+	}
+}

@@ -27,12 +27,25 @@ func (s natsSettings) options() *server.Options {
 		Host:       "127.0.0.1",
 		Port:       s.Port,
 		JetStream:  true,
-		StoreDir:   filepath.Join(s.Dir, "jetstream"),
+		StoreDir:   s.Dir,
 		MaxPayload: s.MaxPayload,
 		SyncAlways: s.SyncAlways,
 		NoLog:      true,
 		NoSigs:     true,
 	}
+}
+
+// keepStreamsDir puts a file beside the streams. When the last stream is
+// deleted the server removes their directory in the background if it is empty,
+// and a stream that is created at that moment fails with error 10049 (stream.go
+// and filestore.go of nats-server 2.15); tests do that all the time. The server
+// passes over a file.
+func (s natsSettings) keepStreamsDir() error {
+	dir := filepath.Join(s.Dir, server.JetStreamStoreDir, "$G", "streams")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "keep"), nil, 0o600)
 }
 
 // natsReady is how long a server inside this process may take to listen; it

@@ -49,7 +49,7 @@ func runScript(ctx context.Context, conn *pgx.Conn, id int) error {
 func runPipeline(ctx context.Context, conn *pgx.Conn, id int) error {
 	p := conn.PgConn().StartPipeline(ctx)
 	p.SendQueryParams("BEGIN", nil, nil, nil, nil)
-	p.SendQueryParams(insertSQL, [][]byte{[]byte{byte('0' + id)}}, nil, nil, nil)
+	p.SendQueryParams(insertSQL, [][]byte{{byte('0' + id)}}, nil, nil, nil)
 	p.SendQueryParams("COMMIT", nil, nil, nil, nil)
 	p.SendQueryParams("SELECT 1", nil, nil, nil, nil)
 	return finish(p)
@@ -63,7 +63,7 @@ func runPrepared(ctx context.Context, conn *pgx.Conn, id int) error {
 	}
 	p := conn.PgConn().StartPipeline(ctx)
 	p.SendQueryPrepared("b", nil, nil, nil)
-	p.SendQueryPrepared("i", [][]byte{[]byte{byte('0' + id)}}, nil, nil)
+	p.SendQueryPrepared("i", [][]byte{{byte('0' + id)}}, nil, nil)
 	p.SendQueryPrepared("c", nil, nil, nil)
 	return finish(p)
 }
@@ -135,6 +135,23 @@ func TestP14_CutBeforeCommit(t *testing.T) {
 	}
 }
 
+// TestP14_CancelledBeforeCommit is the other half of the fact: pgx does not
+// send a COMMIT for a context that has ended.
+func TestP14_CancelledBeforeCommit(t *testing.T) {
+	db, count := effects(t)
+	proxy := testbed.NewPostgresProxy(t, db.URL)
+	tx, err := connect(t, proxy.URL()).Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), insertSQL, 1)
+	require.NoError(t, err)
+	proxy.Reset()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, tx.Commit(ended), context.Canceled)
+	require.Empty(t, proxy.Statements())
+	require.Zero(t, count(1))
+}
+
 func TestCutBeforeCommit_NothingIsExecuted(t *testing.T) {
 	db, count := effects(t)
 	proxy := testbed.NewPostgresProxy(t, db.URL)
@@ -180,6 +197,9 @@ func TestCutAfter_AnyStatement(t *testing.T) {
 	db, count := effects(t)
 	proxy := testbed.NewPostgresProxy(t, db.URL)
 	fault := proxy.CutAfter(2, func(sql string) bool { return strings.HasPrefix(sql, "INSERT") })
+	var pgErr *pgconn.PgError
+	_, err := connect(t, proxy.URL()).Exec(t.Context(), "INSERT INTO public.effects(id) VALUES (1/0)")
+	require.ErrorAs(t, err, &pgErr, "one that fails is answered and does not count")
 	for id := range 2 {
 		_, err := connect(t, proxy.URL()).Exec(t.Context(), insertSQL, id)
 		require.Error(t, err)
@@ -187,7 +207,7 @@ func TestCutAfter_AnyStatement(t *testing.T) {
 	}
 	fault.Await(t)
 	require.Equal(t, 2, fault.Fired())
-	_, err := connect(t, proxy.URL()).Exec(t.Context(), insertSQL, 3)
+	_, err = connect(t, proxy.URL()).Exec(t.Context(), insertSQL, 3)
 	require.NoError(t, err)
 }
 

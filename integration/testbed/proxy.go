@@ -12,9 +12,10 @@ import (
 // Direction is one of the two ways bytes take through a proxy.
 type Direction int
 
+// The directions.
 const (
-	ToServer Direction = iota
-	ToClient
+	ToServer Direction = iota // what clients send
+	ToClient                  // what the server sends
 )
 
 // Proxy is a TCP proxy on a loopback port in front of one server, which
@@ -26,12 +27,13 @@ type Proxy struct {
 	valves   [2]*valve
 	open     opener
 
-	mu     sync.Mutex
-	links  map[*link]struct{}
-	lastID int
-	down   bool
-	closed bool
-	ended  sync.WaitGroup
+	mu        sync.Mutex
+	links     map[*link]struct{}
+	lastID    int
+	down      bool // by Down
+	restoring bool // while Restore runs
+	closed    bool
+	ended     sync.WaitGroup
 }
 
 // opener makes the two sources of a new link: what to read from the client,
@@ -121,16 +123,14 @@ func (p *Proxy) Delay(d Direction, latency time.Duration) { p.valves[d].setDelay
 // requests are executed and their answers lost.
 func (p *Proxy) Drop(d Direction) { p.valves[d].setDrop(true) }
 
-// Restore ends a Drop. Connections that lost bytes are cut, since what follows
-// on them would make no sense.
+// Restore ends a Drop. All connections are cut before, since what followed on
+// one that lost bytes would make no sense; nothing that was on its way when
+// Restore was called still arrives.
 func (p *Proxy) Restore(d Direction) {
+	p.setRestoring(true)
+	p.Cut()
 	p.valves[d].setDrop(false)
-	for _, l := range p.snapshot() {
-		if l.lost.Load() {
-			l.cut()
-			<-l.ended
-		}
-	}
+	p.setRestoring(false)
 }
 
 // Close cuts all connections and ends the proxy. Closing again does nothing.
@@ -152,6 +152,12 @@ func (p *Proxy) setDown(down bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.down = down
+}
+
+func (p *Proxy) setRestoring(restoring bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.restoring = restoring
 }
 
 func (p *Proxy) snapshot() []*link {
@@ -203,7 +209,7 @@ func (p *Proxy) serve(client net.Conn) {
 func (p *Proxy) admit(l *link) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.down || p.closed {
+	if p.down || p.restoring || p.closed {
 		return false
 	}
 	p.lastID++

@@ -115,7 +115,7 @@ func (w *Worker) WaitOutput(ctx context.Context, text string) error {
 				return nil
 			}
 			stderr := w.Stderr()
-			return fmt.Errorf("testbed: waiting for a worker to write %q: it ended (%v): %s", text, w.proc.err, stderr[max(0, len(stderr)-2000):])
+			return fmt.Errorf("testbed: waiting for a worker to write %q: it ended (%v): %s", text, w.proc.cmd.ProcessState, stderr[max(0, len(stderr)-2000):])
 		case <-ctx.Done():
 			return fmt.Errorf("testbed: waiting for a worker to write %q: %w", text, ctx.Err())
 		}

@@ -19,14 +19,6 @@ func bound(t *testing.T) context.Context {
 	return ctx
 }
 
-// impatient is a context that has ended but for one look at the database.
-func impatient(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), waitFor/60)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 func TestWorker_KillPauseResume(t *testing.T) {
 	w := testbed.NewWorker(t, "sleeper", testbed.WorkerConfig{Args: []string{"a", "b c"}, Env: []string{"TESTBED_COLOUR=red"}})
 	require.NoError(t, w.WaitOutput(bound(t), "up [a b c] red"))
