@@ -1,3 +1,5 @@
+//go:build testall
+
 package testbed_test
 
 import (
@@ -11,6 +13,15 @@ import (
 
 	"github.com/oncemill/oncemill/integration/testbed"
 )
+
+func init() {
+	ownMore = func(ctx context.Context, pg *testbed.Postgres, own *ownership) {
+		pool, err := testbed.StartPgBouncer(ctx, pg, testbed.PgBouncerConfig{})
+		exitOn(err)
+		own.PIDs = append([]int{pool.PID()}, own.PIDs...)
+		own.Dirs = append(own.Dirs, pool.Dir())
+	}
+}
 
 // TestPgBouncer_TransactionMode runs more clients than there are server
 // connections and looks for what a session would show: another backend for
