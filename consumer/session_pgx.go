@@ -34,6 +34,9 @@ type pgxStore struct {
 }
 
 func (st *pgxStore) check(ctx context.Context) error {
+	if err := pg.CheckPooler(ctx, st.pool); err != nil {
+		return err
+	}
 	return schema.Check(ctx, pg.FromPgx(st.pool), st.schema)
 }
 

@@ -26,6 +26,9 @@ type sqlStore struct {
 }
 
 func (st *sqlStore) check(ctx context.Context) error {
+	if err := pg.CheckPoolerSQL(ctx, st.db); err != nil {
+		return err
+	}
 	return schema.Check(ctx, pg.FromSQL(st.db), st.schema)
 }
 

@@ -24,6 +24,7 @@ var rights = map[string][]string{
 	"outbox":           {"SELECT", "INSERT", "DELETE"},
 	"outbox_queue":     {"SELECT", "INSERT", "UPDATE", "DELETE"},
 	"outbox_lane":      {"SELECT", "INSERT", "UPDATE", "DELETE"},
+	"outbox_relay":     {"SELECT", "INSERT", "UPDATE", "DELETE"},
 	"outbox_settings":  {"SELECT", "UPDATE"},
 }
 

@@ -1,0 +1,41 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// CheckJetStream compares the duplicate window of each stream with the longest
+// time after which a relay so configured sends a row again that may already be
+// stored, while database and broker work: a copy within the window is dropped
+// by the broker, one after it is left to the consumers. It returns a line for
+// each stream whose window is shorter. After an outage of the database or of
+// the relay, no window is long enough.
+func CheckJetStream(ctx context.Context, js jetstream.JetStream, relay RelayConfig, sink JetStreamConfig) ([]string, error) {
+	relay.setDefaults()
+	defaultTo(&sink.AckTimeout, DefaultAckTimeout)
+	retry := worstRetry(&relay, sink.AckTimeout)
+	var warnings []string
+	streams := js.ListStreams(ctx)
+	for info := range streams.Info() {
+		if info.Config.Duplicates < retry {
+			warnings = append(warnings, fmt.Sprintf("stream %s: its duplicate window of %s is shorter than the %s after which a message may be sent again: copies then reach the consumers; set Duplicates to %s or more",
+				info.Config.Name, info.Config.Duplicates, retry, retry))
+		}
+	}
+	if err := streams.Err(); err != nil {
+		return nil, fmt.Errorf("outbox: check streams: %w", err)
+	}
+	return warnings, nil
+}
+
+// worstRetry is the longer of two waits: for an answer and then for the next
+// attempt, and for the lease of a relay that died.
+func worstRetry(relay *RelayConfig, ackTimeout time.Duration) time.Duration {
+	putOff := ackTimeout + doubtDelay + doubtDelay/5 + relay.Poll
+	takenOver := relay.Lease + min(relay.Lease/3, relay.Poll)
+	return max(putOff, takenOver).Round(time.Second)
+}

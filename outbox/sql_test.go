@@ -1,0 +1,211 @@
+package outbox
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/oncemill/oncemill/integration/testbed"
+	"github.com/oncemill/oncemill/internal/pg"
+	"github.com/oncemill/oncemill/internal/schema"
+)
+
+func migrated(t *testing.T) *testbed.DB {
+	t.Helper()
+	db := testbed.NewDB(t)
+	require.NoError(t, schema.Migrate(t.Context(), db.Pool, schema.Config{}))
+	return db
+}
+
+func TestEveryStatementPreparesOnAnEmptySearchPath(t *testing.T) {
+	db := migrated(t)
+	conn, err := db.Pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer conn.Release()
+	v := reflect.ValueOf(expand(schema.Name{}))
+	for i := range v.NumField() {
+		query := v.Field(i).String()
+		require.NotEmpty(t, query, v.Type().Field(i).Name)
+		if strings.HasPrefix(query, "LOCK") {
+			continue // is not a statement that can be prepared
+		}
+		_, err := conn.Conn().Prepare(t.Context(), fmt.Sprint("s", i), query)
+		require.NoError(t, err, v.Type().Field(i).Name)
+	}
+}
+
+// Both reads must take what they need from the index, whatever else is queued
+// or was sent.
+func TestReadsUseTheirIndexes(t *testing.T) {
+	db := migrated(t)
+	_, err := db.Pool.Exec(t.Context(), `WITH m AS (INSERT INTO oncemill.outbox (topic, logical_id, header, payload)
+		SELECT 'ord.x', g::text, '', decode(repeat('00', 256), 'hex') FROM generate_series(1, 50000) g RETURNING id)
+		INSERT INTO oncemill.outbox_queue (lane, id, xid) SELECT id % 4, id, pg_current_xact_id() FROM m WHERE id > 20000`)
+	require.NoError(t, err)
+	_, err = db.Pool.Exec(t.Context(), `ANALYZE oncemill.outbox, oncemill.outbox_queue`)
+	require.NoError(t, err)
+	var before string
+	require.NoError(t, db.Pool.QueryRow(t.Context(), `SELECT pg_current_snapshot()::text`).Scan(&before))
+	_, err = db.Pool.Exec(t.Context(), `UPDATE oncemill.outbox_queue SET xid = pg_current_xact_id() WHERE id > 49900`)
+	require.NoError(t, err)
+
+	s := expand(schema.Name{})
+	for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
+		nodes := explain(t, db, mode, s.readByID, "1, '', '', 0, 500, 1000000, '{}', '{}'")
+		require.Contains(t, nodes, "outbox_queue_pkey", mode)
+		require.NotContains(t, nodes, "Seq Scan", mode)
+		require.NotContains(t, nodes, "Merge Join", mode)
+		nodes = explain(t, db, mode, s.readByXID, "1, '"+before+"', '', 0, 500, 1000000, '{}', '{}'")
+		require.Contains(t, nodes, "outbox_queue_xid_idx", mode)
+		require.NotContains(t, nodes, "Seq Scan", mode)
+		require.NotContains(t, nodes, "outbox_queue_pkey", mode)
+	}
+	reader := reader{db: pg.FromPgx(db.Pool), sql: &s, lane: 1, prev: before}
+	rows, more, err := reader.next(t.Context(), readRequest{rows: 500, bytes: 1 << 20})
+	require.NoError(t, err)
+	require.False(t, more)
+	require.Len(t, rows, 25)
+}
+
+// explain returns the scans and joins of a plan, one per line.
+func explain(t *testing.T, db *testbed.DB, mode, query, args string) string {
+	t.Helper()
+	var out strings.Builder
+	require.NoError(t, pgx.BeginFunc(t.Context(), db.Pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(t.Context(), `SELECT set_config('plan_cache_mode', $1, true)`, mode); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(t.Context(), "PREPARE explained AS "+query); err != nil {
+			return err
+		}
+		defer tx.Exec(t.Context(), "DEALLOCATE explained") //nolint:errcheck // Gone with the database.
+		var plan []byte
+		if err := tx.QueryRow(t.Context(), "EXPLAIN (FORMAT JSON) EXECUTE explained("+args+")").Scan(&plan); err != nil {
+			return err
+		}
+		var tree any
+		if err := json.Unmarshal(plan, &tree); err != nil {
+			return err
+		}
+		walkPlan(tree, &out)
+		return nil
+	}))
+	return out.String()
+}
+
+func walkPlan(node any, out *strings.Builder) {
+	switch n := node.(type) {
+	case []any:
+		for _, child := range n {
+			walkPlan(child, out)
+		}
+	case map[string]any:
+		if kind, ok := n["Node Type"]; ok {
+			fmt.Fprintln(out, kind, n["Relation Name"], n["Index Name"])
+		}
+		for _, child := range n {
+			walkPlan(child, out)
+		}
+	}
+}
+
+func TestReaderStaysWithinItsBounds(t *testing.T) {
+	db := migrated(t)
+	o, err := New(Config{})
+	require.NoError(t, err)
+	_, err = db.Pool.Exec(t.Context(), `UPDATE oncemill.outbox_settings SET lanes = 1`)
+	require.NoError(t, err)
+	for _, size := range []int{10, 5000, 10, 10, 9000, 10} {
+		row := Row{topic: "ord.x", logicalID: "x", header: []byte{}, payload: make([]byte, size)}
+		require.NoError(t, o.WriteRows(t.Context(), pg.FromPgx(db.Pool), []Row{row}))
+	}
+	reader := reader{db: pg.FromPgx(db.Pool), sql: &o.sql}
+	var pages [][]int64
+	for more := true; more; {
+		var rows []*row
+		rows, more, err = reader.next(t.Context(), readRequest{rows: 4, bytes: 4000})
+		require.NoError(t, err)
+		var ids []int64
+		for _, r := range rows {
+			require.NotEmpty(t, r.Payload)
+			ids = append(ids, r.id)
+		}
+		pages = append(pages, ids)
+	}
+	require.Equal(t, [][]int64{{1, 2}, {3, 4, 5}, {6}}, pages)
+}
+
+// Leases are stamped and judged by one clock, the database's own, and not by
+// the start of a transaction.
+func TestC69_LeasesAreOnTheDatabasesClock(t *testing.T) {
+	db := migrated(t)
+	s := expand(schema.Name{})
+	require.NoError(t, pgx.BeginFunc(t.Context(), db.Pool, func(tx pgx.Tx) error {
+		_, err := tx.Exec(t.Context(), `SELECT pg_sleep(0.6)`) // the transaction began long ago
+		require.NoError(t, err)
+		a := leases{db: pg.FromPgx(tx), sql: &s, owner: "a", lease: 500 * time.Millisecond}
+		b := leases{db: pg.FromPgx(tx), sql: &s, owner: "b", lease: time.Hour}
+		holds, err := a.acquire(t.Context(), 4)
+		require.NoError(t, err)
+		require.Len(t, holds, 4)
+		stolen, err := b.acquire(t.Context(), 4)
+		require.NoError(t, err)
+		require.Empty(t, stolen, "a late stamp gives a full lease")
+
+		_, err = tx.Exec(t.Context(), `SELECT pg_sleep(0.6)`)
+		require.NoError(t, err)
+		taken, err := b.acquire(t.Context(), 1)
+		require.NoError(t, err)
+		require.Equal(t, []hold{{lane: holds[0].lane, fence: holds[0].fence + 1}}, taken)
+		ours, err := a.renew(t.Context(), holds)
+		require.NoError(t, err)
+		require.Len(t, ours, 3, "what was not taken can still be renewed")
+		require.NoError(t, a.release(t.Context(), holds[0]))
+		var owner string
+		require.NoError(t, tx.QueryRow(t.Context(), `SELECT owner FROM oncemill.outbox_lane WHERE lane = $1`, holds[0].lane).Scan(&owner))
+		require.Equal(t, "b", owner, "a lane of another is not released")
+		return nil
+	}))
+}
+
+// Stored hashes and derived ids must not change with the code.
+func TestDerivedValuesArePinned(t *testing.T) {
+	require.EqualValues(t, 570153958640793566, keyHash("account-1"))
+	const own = "023a5033-3a00-46bf-ae25-81861a4234e4"
+	require.Equal(t, own, brokerIDOf(own, 0))
+	require.Equal(t, "9112d229-0bb4-823d-b73c-8fc10afea0d3", brokerIDOf(own, 1))
+	require.NotEqual(t, brokerIDOf(own, 1), brokerIDOf(own, 2))
+	require.Regexp(t, `^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`, newUUID())
+}
+
+func TestBackoffGrowsToItsCap(t *testing.T) {
+	for attempts, want := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 10 * time.Second, 10 * time.Second} {
+		got := backoff(attempts, time.Second, 10*time.Second)
+		require.InDelta(t, want, got, float64(want)/5)
+	}
+	require.LessOrEqual(t, backoff(1<<30, time.Second, time.Minute), 72*time.Second)
+}
+
+func TestMarksOfALostLane(t *testing.T) {
+	db := migrated(t)
+	o, err := New(Config{})
+	require.NoError(t, err)
+	require.NoError(t, o.WriteRows(context.Background(), pg.FromPgx(db.Pool), []Row{{topic: "x", logicalID: "1", header: []byte{}}, {topic: "x", logicalID: "2", header: []byte{}}}))
+	_, err = db.Pool.Exec(t.Context(), `UPDATE oncemill.outbox_queue SET lane = 0`)
+	require.NoError(t, err)
+	mk := marker{db: pg.FromPgx(db.Pool), sql: &o.sql, hold: hold{lane: 0, fence: 7}}
+	todo := marks{sent: []*row{{id: 1}}, failed: []failure{{row: &row{id: 2}, charge: 1, reason: "x"}}}
+	_, err = mk.write(t.Context(), &todo)
+	require.ErrorIs(t, err, errLost)
+	var left, attempts int
+	require.NoError(t, db.Pool.QueryRow(t.Context(), `SELECT count(*), sum(attempts) FROM oncemill.outbox_queue`).Scan(&left, &attempts))
+	require.Equal(t, 1, left, "what was sent is marked, whoever holds the lane")
+	require.Zero(t, attempts, "a failure is not recorded without the fence")
+}

@@ -1,0 +1,270 @@
+package outbox
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/nats-io/nats.go"
+
+	"github.com/oncemill/oncemill/internal/header"
+	"github.com/oncemill/oncemill/internal/pg"
+	"github.com/oncemill/oncemill/internal/schema"
+)
+
+// Tx is the caller's transaction: pgx.Tx and the transaction of a consumer's
+// handler are one. A pool fits as well, where a transaction is not wanted.
+type Tx interface {
+	Exec(ctx context.Context, query string, args ...any) (pgconn.CommandTag, error)
+	Query(ctx context.Context, query string, args ...any) (pgx.Rows, error)
+}
+
+// Config configures an Outbox. Its zero value works.
+type Config struct {
+	// Schema is the name of the schema with the tables, "oncemill" if empty.
+	Schema string
+	// MaxBytes bounds payload and headers of a message together. 0 means what
+	// a relay last saw the broker take, which the database checks, and
+	// DefaultMaxBytes before any relay ran.
+	MaxBytes int
+	// OrderingKey returns the ordering key of a message that has none from
+	// SetOrderingKey; "" means no order is asked for. nil: no message has one.
+	OrderingKey func(topic string, msg *message.Message) string
+	// Wake, if set, lets Notify wake relays of other processes by a message
+	// without content on the subject WakeSubject, at most one a millisecond.
+	Wake *nats.Conn
+}
+
+// Outbox writes messages into the outbox tables of one schema. It is safe for
+// concurrent use.
+type Outbox struct {
+	cfg  Config
+	sql  statements
+	bell bell
+}
+
+// New returns an Outbox. It does no I/O.
+func New(cfg Config) (*Outbox, error) {
+	name, err := schema.ParseName(cfg.Schema)
+	if err != nil {
+		return nil, fmt.Errorf("outbox: %w", err)
+	}
+	if cfg.MaxBytes < 0 {
+		return nil, fmt.Errorf("outbox: MaxBytes: %d is negative; 0 means what the broker takes", cfg.MaxBytes)
+	}
+	return &Outbox{cfg: cfg, sql: expand(name), bell: bell{conn: cfg.Wake, subject: wakeSubject(name)}}, nil
+}
+
+var defaultOutbox = &Outbox{sql: expand(schema.Name{})}
+
+// Write is (*Outbox).Write with the default configuration.
+func Write(ctx context.Context, tx Tx, topic string, msgs ...*message.Message) error {
+	return defaultOutbox.Write(ctx, tx, topic, msgs...)
+}
+
+// WriteSQL is (*Outbox).WriteSQL with the default configuration.
+func WriteSQL(ctx context.Context, tx *sql.Tx, topic string, msgs ...*message.Message) error {
+	return defaultOutbox.WriteSQL(ctx, tx, topic, msgs...)
+}
+
+// Write writes messages in the caller's transaction: they will be sent when it
+// commits, and never if it does not. A message that cannot be sent is refused
+// with a *RefusedError, and none of msgs is written. Each message gets a
+// logical id of its own; message.UUID travels, but identifies nothing.
+//
+// Call Notify after the commit to have them sent at once.
+func (o *Outbox) Write(ctx context.Context, tx Tx, topic string, msgs ...*message.Message) error {
+	return o.write(ctx, pg.FromPgx(tx), topic, msgs)
+}
+
+// WriteSQL is Write for database/sql over pgx/stdlib.
+func (o *Outbox) WriteSQL(ctx context.Context, tx *sql.Tx, topic string, msgs ...*message.Message) error {
+	return o.write(ctx, pg.FromSQL(tx), topic, msgs)
+}
+
+func (o *Outbox) write(ctx context.Context, db pg.DB, topic string, msgs []*message.Message) error {
+	rows, err := o.prepare(topic, msgs)
+	if err != nil {
+		return err
+	}
+	return o.WriteRows(ctx, db, rows)
+}
+
+func (o *Outbox) prepare(topic string, msgs []*message.Message) ([]Row, error) {
+	rows := make([]Row, len(msgs))
+	for i, msg := range msgs {
+		row, err := o.Prepare(topic, msg, Stamp{})
+		if err != nil {
+			return nil, err
+		}
+		rows[i] = row
+	}
+	return rows, nil
+}
+
+// InsertQuery returns the statement that Write runs, for code that runs it
+// itself in a transaction over pgx; see package watermillsql.
+func (o *Outbox) InsertQuery(topic string, msgs ...*message.Message) (query string, args []any, err error) {
+	rows, err := o.prepare(topic, msgs)
+	if err != nil {
+		return "", nil, err
+	}
+	return o.sql.write, writeArgs(rows), nil
+}
+
+// Stamp is what identifies a message to its receivers.
+type Stamp struct {
+	// LogicalID is the same for every copy of the message, at most MaxID
+	// bytes. Empty: a UUIDv7 is minted.
+	LogicalID string
+	// ProviderKey is sent as HeaderProviderKey, unless empty.
+	ProviderKey string
+}
+
+// Row is a message that passed all checks and can be written.
+type Row struct {
+	topic, logicalID, orderingKey string
+	header, payload               []byte
+	size                          int64
+}
+
+// Prepare checks a message, without I/O. It returns a *RefusedError for one
+// that could not be sent or would not arrive as it is.
+func (o *Outbox) Prepare(topic string, msg *message.Message, stamp Stamp) (Row, error) {
+	if stamp.LogicalID == "" {
+		stamp.LogicalID = newUUID()
+	}
+	key := o.orderingKey(topic, msg)
+	err := cmp.Or(
+		refuse("topic", topicRule(topic)),
+		refuse("logical id", idRule(stamp.LogicalID, MaxID)),
+		refuse("provider key", idRule(stamp.ProviderKey, MaxID)),
+		refuse("ordering key", idRule(key, MaxOrderingKey)),
+		refuse("uuid", idRule(msg.UUID, MaxID)),
+		checkMetadata(msg),
+	)
+	if err != nil {
+		return Row{}, err
+	}
+	stored := storedHeaders(msg, stamp)
+	block := headerBlockSize(stored, stamp.LogicalID, key)
+	row := Row{topic, stamp.LogicalID, key, header.EncodeMap(stored), msg.Payload, int64(block + len(msg.Payload))}
+	return row, o.checkSize(&row, block)
+}
+
+// checkSize leaves the check against the broker's limit to the database,
+// which knows it, unless the limit is configured.
+func (o *Outbox) checkSize(row *Row, block int) error {
+	if block > maxHeaderBlock {
+		return refuse("size", fmt.Sprintf("the headers take %d bytes, JetStream stores %d at most", block, maxHeaderBlock))
+	}
+	if o.cfg.MaxBytes == 0 {
+		return nil
+	}
+	if row.size > int64(o.cfg.MaxBytes) {
+		return refuse("size", fmt.Sprintf("payload and headers are %d bytes, Config.MaxBytes is %d", row.size, o.cfg.MaxBytes))
+	}
+	row.size = 0
+	return nil
+}
+
+func storedHeaders(msg *message.Message, stamp Stamp) map[string]string {
+	h := make(map[string]string, len(msg.Metadata)+2)
+	for name, value := range msg.Metadata {
+		h[name] = value
+	}
+	if msg.UUID != "" {
+		h[HeaderUUID] = msg.UUID
+	}
+	if stamp.ProviderKey != "" {
+		h[HeaderProviderKey] = stamp.ProviderKey
+	}
+	return h
+}
+
+// WriteRows writes prepared messages in the caller's transaction, in order,
+// in one statement.
+func (o *Outbox) WriteRows(ctx context.Context, db pg.DB, rows []Row) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	if _, err := db.Exec(ctx, o.sql.write, writeArgs(rows)...); err != nil {
+		return fmt.Errorf("outbox: write messages: %w", AsRefused(err))
+	}
+	return nil
+}
+
+// QueueWrite adds the statement that writes the rows to a batch, which must be
+// sent in the caller's transaction; no rows, no statement. An error of the
+// batch should go through AsRefused.
+func (o *Outbox) QueueWrite(b *pgx.Batch, rows []Row) {
+	if len(rows) > 0 {
+		b.Queue(o.sql.write, writeArgs(rows)...)
+	}
+}
+
+// writeArgs returns the arguments of the write statement, as types that pgx
+// encodes in every exec mode.
+func writeArgs(rows []Row) []any {
+	n := len(rows)
+	topics, ids, keys := make([]string, n), make([]string, n), make([]string, n)
+	hashes, sizes := make([]int64, n), make([]int64, n)
+	headers, payloads := make([][]byte, n), make([][]byte, n)
+	for i, r := range rows {
+		topics[i], ids[i], keys[i] = r.topic, r.logicalID, r.orderingKey
+		hashes[i], sizes[i] = keyHash(r.orderingKey), r.size
+		headers[i], payloads[i] = r.header, r.payload
+		if payloads[i] == nil {
+			payloads[i] = []byte{}
+		}
+	}
+	return []any{topics, ids, keys, hashes, headers, payloads, sizes}
+}
+
+// keyHash is stored, so it must not change. Two keys with one hash are sent
+// one after the other, nothing worse.
+func keyHash(key string) int64 {
+	sum := sha256.Sum256([]byte(key))
+	return int64(binary.BigEndian.Uint64(sum[:8]))
+}
+
+type orderingKey struct{}
+
+// SetOrderingKey asks that msg reach the stream after all messages of the same
+// key whose transactions committed before msg is written. It keeps the key in
+// the message's context; it wins over Config.OrderingKey. "" asks for no order.
+func SetOrderingKey(msg *message.Message, key string) {
+	msg.SetContext(context.WithValue(msg.Context(), orderingKey{}, key))
+}
+
+func (o *Outbox) orderingKey(topic string, msg *message.Message) string {
+	if key, ok := msg.Context().Value(orderingKey{}).(string); ok {
+		return key
+	}
+	if o.cfg.OrderingKey != nil {
+		return o.cfg.OrderingKey(topic, msg)
+	}
+	return ""
+}
+
+// newUUID mints a UUID version 7 (RFC 9562).
+func newUUID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[6:])
+	binary.BigEndian.PutUint64(b[:8], uint64(time.Now().UnixMilli())<<16|uint64(b[6])<<8|uint64(b[7]))
+	b[6] = b[6]&0x0f | 0x70
+	b[8] = b[8]&0x3f | 0x80
+	return formatUUID(b)
+}
+
+func formatUUID(b [16]byte) string {
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}
