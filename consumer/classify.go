@@ -79,11 +79,6 @@ func isTransientSQL(err error) bool {
 	return pgErr.Code == "0A000" && pgErr.Routine == "RevalidateCachedQuery"
 }
 
-func isReadOnly(err error) bool {
-	pgErr := (*pgconn.PgError)(nil)
-	return errors.As(err, &pgErr) && pgErr.Code == "25006"
-}
-
 // errConnectionLost marks errors that came with the loss, or the lack, of the
 // delivery's database connection. An error of another connection that a
 // handler uses is the handler's own.

@@ -12,7 +12,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/oncemill/oncemill/consumer/keys"
 	"github.com/oncemill/oncemill/dedup"
 	"github.com/oncemill/oncemill/internal/schema"
 	"github.com/oncemill/oncemill/outbox"
@@ -230,7 +229,7 @@ func (c *Consumer) register(name string) operation {
 // KeySource says where the key of an operation's messages is taken from, for
 // people who wonder why a message counts as new.
 func (c *Consumer) KeySource(operation string) string {
-	var source keys.Func = c.cfg.Key
+	source := c.cfg.Key
 	if o := c.cfg.Operations[operation]; o.Key != nil {
 		source = o.Key
 	}

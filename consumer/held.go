@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"strconv"
@@ -17,6 +16,7 @@ import (
 	"github.com/oncemill/oncemill/dedup"
 	"github.com/oncemill/oncemill/internal/header"
 	"github.com/oncemill/oncemill/internal/schema"
+	"github.com/oncemill/oncemill/internal/uuid"
 )
 
 // Reason says why a message is held. The set is closed.
@@ -71,25 +71,16 @@ func (h heldMessage) id() string {
 	return digestUUID("bytes", []byte(h.operation), []byte(h.topic), []byte(h.msg.UUID), header.EncodeMap(h.msg.Metadata), h.msg.Payload)
 }
 
-func (h heldMessage) inboxID() string { return uuidText(h.intent.Key.InboxID()) }
+func (h heldMessage) inboxID() string { return uuid.Format(h.intent.Key.InboxID()) }
 
-// digestUUID hashes the parts with their lengths into a UUID of version 8,
-// which is free for such use (RFC 9562).
+// digestUUID hashes the parts with their lengths.
 func digestUUID(kind string, parts ...[]byte) string {
 	sum := sha256.New()
 	for _, p := range append([][]byte{[]byte(kind)}, parts...) {
 		_ = binary.Write(sum, binary.BigEndian, uint64(len(p)))
 		_, _ = sum.Write(p)
 	}
-	id := [16]byte(sum.Sum(nil))
-	id[6] = id[6]&0x0f | 0x80
-	id[8] = id[8]&0x3f | 0x80
-	return uuidText(id)
-}
-
-func uuidText(id [16]byte) string {
-	s := hex.EncodeToString(id[:])
-	return s[:8] + "-" + s[8:12] + "-" + s[12:16] + "-" + s[16:20] + "-" + s[20:]
+	return uuid.Digest([32]byte(sum.Sum(nil)))
 }
 
 func (h heldMessage) args() []any {

@@ -1,12 +1,12 @@
 package dedup
 
 import (
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/oncemill/oncemill/internal/schema"
+	"github.com/oncemill/oncemill/internal/uuid"
 )
 
 // Defaults of InboxConfig.
@@ -117,15 +117,4 @@ func (in *Inbox) lockBound() string {
 
 // uuid returns the inbox id in PostgreSQL's text form, which every way of
 // passing arguments can carry.
-func (k Key) uuid() string { return formatUUID(k.InboxID()) }
-
-func formatUUID(id [16]byte) string {
-	var b [36]byte
-	hex.Encode(b[0:8], id[0:4])
-	hex.Encode(b[9:13], id[4:6])
-	hex.Encode(b[14:18], id[6:8])
-	hex.Encode(b[19:23], id[8:10])
-	hex.Encode(b[24:], id[10:])
-	b[8], b[13], b[18], b[23] = '-', '-', '-', '-'
-	return string(b[:])
-}
+func (k Key) uuid() string { return uuid.Format(k.InboxID()) }

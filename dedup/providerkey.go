@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"hash"
 	"log/slog"
+
+	"github.com/oncemill/oncemill/internal/uuid"
 )
 
 const (
@@ -56,10 +58,7 @@ func NewProviderKeys(secret []byte, environment string) (*ProviderKeys, error) {
 func (p *ProviderKeys) Derive(k Key, step string) string {
 	mac := p.mac()
 	mac.Write(appendParts(nil, providerKeyVersion, p.environment, k.Scope, k.Operation, k.ID, step))
-	id := mac.Sum(nil)[:16]
-	id[6] = id[6]&0x0f | 0x80
-	id[8] = id[8]&0x3f | 0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", id[:4], id[4:6], id[6:8], id[8:10], id[10:])
+	return uuid.Digest([32]byte(mac.Sum(nil)))
 }
 
 // String names the environment, never the secret.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/oncemill/oncemill/internal/pg"
+	"github.com/oncemill/oncemill/internal/uuid"
 )
 
 // Defaults of PurgeConfig.
@@ -159,5 +160,5 @@ const (
 func timedID(t time.Time) string {
 	var b [16]byte
 	binary.BigEndian.PutUint64(b[:8], uint64(max(t.UnixMilli(), 0))<<16) //nolint:gosec // Not negative.
-	return formatUUID(b)
+	return uuid.Format(b)
 }

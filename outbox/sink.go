@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/oncemill/oncemill/internal/uuid"
 )
 
 // Message is a row to send, as the relay hands it to a Sink.
@@ -51,13 +53,13 @@ type Sink interface {
 type Outcome int
 
 const (
-	// InDoubt: it may or may not have been stored. It is sent again with the
+	// InDoubt means that it may or may not have been stored. It is sent again with the
 	// same broker id, and not charged.
 	InDoubt Outcome = iota
-	// Rejected: the receiver refused it and may take it later. The attempt is
+	// Rejected means that the receiver refused it and may take it later. The attempt is
 	// charged, with a growing delay.
 	Rejected
-	// Unsendable: it cannot be stored as it is. The row is parked.
+	// Unsendable means that it cannot be stored as it is. The row is parked.
 	Unsendable
 )
 
@@ -104,11 +106,5 @@ func brokerIDOf(own string, round int32) string {
 	if round == 0 {
 		return own
 	}
-	b := binary.BigEndian.AppendUint32([]byte(own), uint32(round))
-	sum := sha256.Sum256(b)
-	var id [16]byte
-	copy(id[:], sum[:])
-	id[6] = id[6]&0x0f | 0x80
-	id[8] = id[8]&0x3f | 0x80
-	return formatUUID(id)
+	return uuid.Digest(sha256.Sum256(binary.BigEndian.AppendUint32([]byte(own), uint32(round))))
 }

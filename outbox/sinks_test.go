@@ -49,12 +49,6 @@ func (s *spy) Send(ctx context.Context, m *outbox.Message, done func(error)) {
 	})
 }
 
-func (s *spy) payloads() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return append([]string(nil), s.sent...)
-}
-
 func (s *spy) mostUnacked() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

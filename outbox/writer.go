@@ -3,12 +3,10 @@ package outbox
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	"database/sql"
 	"encoding/binary"
 	"fmt"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
@@ -18,6 +16,7 @@ import (
 	"github.com/oncemill/oncemill/internal/header"
 	"github.com/oncemill/oncemill/internal/pg"
 	"github.com/oncemill/oncemill/internal/schema"
+	"github.com/oncemill/oncemill/internal/uuid"
 )
 
 // Tx is the caller's transaction: pgx.Tx and the transaction of a consumer's
@@ -140,7 +139,7 @@ type Row struct {
 // that could not be sent or would not arrive as it is.
 func (o *Outbox) Prepare(topic string, msg *message.Message, stamp Stamp) (Row, error) {
 	if stamp.LogicalID == "" {
-		stamp.LogicalID = newUUID()
+		stamp.LogicalID = uuid.NewV7()
 	}
 	key := o.orderingKey(topic, msg)
 	err := cmp.Or(
@@ -253,18 +252,4 @@ func (o *Outbox) orderingKey(topic string, msg *message.Message) string {
 		return o.cfg.OrderingKey(topic, msg)
 	}
 	return ""
-}
-
-// newUUID mints a UUID version 7 (RFC 9562).
-func newUUID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[6:])
-	binary.BigEndian.PutUint64(b[:8], uint64(time.Now().UnixMilli())<<16|uint64(b[6])<<8|uint64(b[7]))
-	b[6] = b[6]&0x0f | 0x70
-	b[8] = b[8]&0x3f | 0x80
-	return formatUUID(b)
-}
-
-func formatUUID(b [16]byte) string {
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }

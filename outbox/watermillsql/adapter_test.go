@@ -33,7 +33,7 @@ func TestPublisherWritesToTheOutbox(t *testing.T) {
 	publish := func(commit bool, msgs ...*message.Message) error {
 		tx, err := std.BeginTx(t.Context(), nil)
 		require.NoError(t, err)
-		defer tx.Rollback() //nolint:errcheck // Does nothing after the commit.
+		defer tx.Rollback() // does nothing after the commit
 		pub, err := sql.NewPublisher(tx, sql.PublisherConfig{SchemaAdapter: adapter}, watermill.NopLogger{})
 		require.NoError(t, err)
 		err = pub.Publish(s.Subject("a"), msgs...)
