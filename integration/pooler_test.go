@@ -1,0 +1,177 @@
+//go:build testall
+
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/oncemill/oncemill/consumer"
+	"github.com/oncemill/oncemill/consumer/jetstream"
+	"github.com/oncemill/oncemill/integration/testbed"
+)
+
+// pooled is a service behind PgBouncer in transaction mode, with fewer server
+// connections than it has connections itself.
+func (s *stack) pooled(mode pgx.QueryExecMode) options {
+	return options{
+		pool: func(cfg *pgxpool.Config) {
+			cfg.MaxConns = 30
+			cfg.ConnConfig.DefaultQueryExecMode = mode
+		},
+		consumer:  func(cfg *consumer.Config) { cfg.Concurrency = 20 },
+		jetstream: func(cfg *jetstream.Config) { cfg.InFlight = 200 },
+	}
+}
+
+// workingModes are the exec modes that need nothing of a connection from one
+// round trip to the next, as the documentation of package consumer says.
+var workingModes = []pgx.QueryExecMode{pgx.QueryExecModeExec, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeSimpleProtocol}
+
+// C107: many messages through a small pool, with DDL in the middle.
+func TestC107_TransactionPooling(t *testing.T) {
+	for _, mode := range workingModes {
+		t.Run(mode.String(), func(t *testing.T) {
+			events := 1000
+			if mode == pgx.QueryExecModeExec {
+				events = 5000
+			}
+			s := newStack(t)
+			s.exec(`CREATE TABLE public.rates (currency text PRIMARY KEY, rate integer NOT NULL); INSERT INTO public.rates VALUES ('EUR', 2)`)
+			bouncer := testbed.NewPgBouncer(t, s.db.Server, testbed.PgBouncerConfig{PoolSize: 5})
+			w := s.wiring()
+			w.Database = bouncer.URL(s.db.Name)
+			svc := s.open(w, s.pooled(mode))
+			var failures atomic.Int64
+			svc.handle("charge", "new", func(ctx context.Context, tx consumer.Tx, msg *message.Message) ([]*message.Message, error) {
+				var currency string
+				var rate int64
+				if err := tx.QueryRow(ctx, `SELECT * FROM public.rates WHERE currency = $1`, "EUR").Scan(&currency, &rate); err != nil {
+					failures.Add(1)
+					return nil, err
+				}
+				commands, err := svc.effect(ctx, tx, msg)
+				if err != nil {
+					failures.Add(1)
+				}
+				return commands, err
+			})
+			s.start(svc)
+			s.publishMany(events)
+			for i, ddl := range []string{
+				`ALTER TABLE public.rates ALTER COLUMN rate TYPE bigint`,
+				`ALTER TABLE public.effects ADD COLUMN at timestamptz NOT NULL DEFAULT now()`,
+				`ALTER TABLE public.effects ALTER COLUMN key TYPE varchar(100)`,
+			} {
+				s.eventually("messages flow", func() bool { return svc.consumer.Stats().Done > int64((i+1)*events/5) })
+				s.exec(ddl)
+			}
+			s.settled("charge")
+			s.requireCommands(events)
+			require.Equal(t, events, s.effects())
+			require.Zero(t, failures.Load(), "nothing of the pooler reached a handler")
+			require.Empty(t, s.held())
+			stats := svc.consumer.Stats()
+			require.Equal(t, int64(events), stats.Done)
+			require.Zero(t, stats.Failed)
+		})
+	}
+}
+
+// publishMany is publishEvents without a round trip for each.
+func (s *stack) publishMany(n int) {
+	s.Helper()
+	for i := range n {
+		id := fmt.Sprintf("k%d", i)
+		m := nats.NewMsg(s.stream.Subject("new"))
+		m.Data = []byte(id)
+		m.Header.Set("event_id", id)
+		_, err := s.stream.JS.PublishMsgAsync(m)
+		require.NoError(s, err)
+	}
+	select {
+	case <-s.stream.JS.PublishAsyncComplete():
+	case <-time.After(bound):
+		require.FailNow(s, "the server does not take the events")
+	}
+}
+
+// C107: the rest of what runs in a service.
+func TestC107_WholePathThroughThePooler(t *testing.T) {
+	for _, mode := range workingModes {
+		t.Run(mode.String(), func(t *testing.T) {
+			s := newStack(t)
+			role := s.appRole()
+			bouncer := testbed.NewPgBouncer(t, s.db.Server, testbed.PgBouncerConfig{PoolSize: 5, Roles: []testbed.RoleLogin{role}})
+			w := s.wiring()
+			w.Database = bouncer.URLFor(s.db.Name, role.Name)
+			s.wholePath(s.open(w, s.pooled(mode)), nothing)
+		})
+	}
+}
+
+// C107: an exec mode that does not work through the pooler is found when the
+// service starts, whatever the pooler does with its servers, and not later by
+// a handler.
+func TestC107_MisuseIsRefusedAtStart(t *testing.T) {
+	for name, tc := range map[string]struct {
+		settings map[string]string
+		mode     pgx.QueryExecMode
+		refused  bool
+	}{
+		"prepared statements":                      {nil, pgx.QueryExecModeCacheStatement, true},
+		"prepared statements, servers in turn":     {map[string]string{"server_round_robin": "1"}, pgx.QueryExecModeCacheStatement, true},
+		"prepared statements, one server":          {map[string]string{"default_pool_size": "1"}, pgx.QueryExecModeCacheStatement, true},
+		"unnamed statements":                       {nil, pgx.QueryExecModeDescribeExec, true},
+		"prepared statements, a server per client": {map[string]string{"pool_mode": "session"}, pgx.QueryExecModeCacheStatement, false},
+		"nothing prepared":                         {nil, pgx.QueryExecModeExec, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStack(t)
+			bouncer := testbed.NewPgBouncer(t, s.db.Server, testbed.PgBouncerConfig{PoolSize: 5, Settings: tc.settings})
+			w := s.wiring()
+			w.Database = bouncer.URL(s.db.Name)
+			for range 5 { // what an earlier start leaves behind changes nothing
+				svc, err := openService(t.Context(), w, s.pooled(tc.mode))
+				require.NoError(t, err)
+				s.warmUp(svc)
+				err = svc.consumer.Check(t.Context())
+				var refused *consumer.PoolerError
+				require.Equal(t, tc.refused, errors.As(err, &refused), "%v", err)
+				if !tc.refused {
+					require.NoError(t, err)
+				}
+				require.NoError(t, svc.close())
+			}
+		})
+	}
+	t.Run("no pooler", func(t *testing.T) {
+		s := newStack(t)
+		svc := s.open(s.wiring(), options{})
+		require.NoError(t, svc.consumer.Check(t.Context()))
+	})
+}
+
+// warmUp makes the pooler open several servers.
+func (s *stack) warmUp(svc *service) {
+	s.Helper()
+	var wait sync.WaitGroup
+	for range 3 {
+		wait.Go(func() {
+			_, err := svc.pool.Exec(context.Background(), `SELECT pg_catalog.pg_sleep(0.05)`, pgx.QueryExecModeSimpleProtocol)
+			require.NoError(s, err)
+		})
+	}
+	wait.Wait()
+}
