@@ -185,16 +185,17 @@ func (cfg *Config) defaultConcurrency(connections int) error {
 const defaultUnlimited = 32
 
 // headerTime is the default event time: when the outbox of the producer made
-// the message, as its relay says. A malformed header is an error, since
-// dropping it would turn a refused message into a fresh one.
+// the message, as its relay says. A malformed header is an error, and so is the
+// zero time, which would count as none: dropping it would turn a refused
+// message into a fresh one.
 func headerTime(msg *message.Message) (time.Time, error) {
 	text := msg.Metadata.Get(outbox.HeaderTime)
 	if text == "" {
 		return time.Time{}, nil
 	}
 	t, err := time.Parse(time.RFC3339Nano, text)
-	if err != nil {
-		return time.Time{}, dedup.Permanent(fmt.Errorf("header %s is not an RFC 3339 time", outbox.HeaderTime))
+	if err != nil || t.IsZero() {
+		return time.Time{}, dedup.Permanent(fmt.Errorf("header %s is not an RFC 3339 time, or Go's zero time", outbox.HeaderTime))
 	}
 	return t, nil
 }

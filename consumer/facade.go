@@ -96,37 +96,53 @@ func (g guarded) Begin(ctx context.Context) (pgx.Tx, error) {
 	if err != nil {
 		return nil, err
 	}
-	return savepoint{guarded{tx, g.session}}, nil
+	return &savepoint{guarded: guarded{tx, g.session}}, nil
 }
 
 // savepoint is a nested transaction. Begin sent all that was queued before
-// it, so that what is queued when it ends belongs to it.
-type savepoint struct{ guarded }
+// it, so that what is queued when it ends belongs to it. What is queued after
+// its end does not: a deferred Rollback leaves that alone.
+type savepoint struct {
+	guarded
+	closed bool
+}
 
-var _ pgx.Tx = savepoint{}
+var _ pgx.Tx = (*savepoint)(nil)
 
-func (sp savepoint) Commit(ctx context.Context) error {
+// over reports whether the savepoint has ended, by itself or with the
+// delivery, whose connection may serve another one by now.
+func (sp *savepoint) over() bool { return sp.closed || sp.session.ended.Load() }
+
+func (sp *savepoint) Commit(ctx context.Context) error {
+	if sp.over() {
+		return pgx.ErrTxClosed
+	}
 	if err := sp.session.flush(ctx); err != nil {
 		return err
 	}
+	sp.closed = true
 	return sp.tx.Commit(ctx)
 }
 
-func (sp savepoint) Rollback(ctx context.Context) error {
+func (sp *savepoint) Rollback(ctx context.Context) error {
+	if sp.over() {
+		return pgx.ErrTxClosed
+	}
+	sp.closed = true
 	sp.session.queue = pgx.Batch{}
 	return sp.tx.Rollback(ctx)
 }
 
-func (sp savepoint) Prepare(ctx context.Context, name, query string) (*pgconn.StatementDescription, error) {
+func (sp *savepoint) Prepare(ctx context.Context, name, query string) (*pgconn.StatementDescription, error) {
 	if err := sp.ready(ctx, query); err != nil {
 		return nil, err
 	}
 	return sp.tx.Prepare(ctx, name, query)
 }
 
-func (sp savepoint) LargeObjects() pgx.LargeObjects { return sp.tx.LargeObjects() }
+func (sp *savepoint) LargeObjects() pgx.LargeObjects { return sp.tx.LargeObjects() }
 
-func (sp savepoint) Conn() *pgx.Conn { return sp.tx.Conn() }
+func (sp *savepoint) Conn() *pgx.Conn { return sp.tx.Conn() }
 
 // failedRows is the result of a query that was not sent.
 type failedRows struct{ err error }

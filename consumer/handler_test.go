@@ -56,6 +56,7 @@ func TestBeginAndClaimIsOneRoundTripAndSoIsTheFinish(t *testing.T) {
 	}
 	for _, h := range []message.HandlerFunc{quiet, two, send} { // statements get prepared
 		require.True(t, deliver(t, h, event("warm up", "a")).acked)
+		require.True(t, deliver(t, h, event("warm up", "a")).acked)
 	}
 	for name, tc := range map[string]struct {
 		h    message.HandlerFunc
@@ -67,7 +68,7 @@ func TestBeginAndClaimIsOneRoundTripAndSoIsTheFinish(t *testing.T) {
 	}
 	proxy.Reset()
 	require.True(t, deliver(t, quiet, event("nothing", "a")).acked)
-	require.EqualValues(t, 2, proxy.Counts().RoundTrips(), "duplicate: claim, rollback")
+	require.EqualValues(t, 2, proxy.Counts().RoundTrips(), "duplicate: claim, then verdict and rollback")
 }
 
 // publishTopic returns ctx with the publish topic that a Router's handler has.

@@ -56,8 +56,9 @@ type heldMessage struct {
 }
 
 // id is the identity of the held entry: the inbox id; for a conflict the
-// intent and the fingerprint; without key the position in the broker, else the
-// bytes. Redeliveries of one message have one id.
+// intent and the fingerprint; without key the bytes, and the position in the
+// broker if it is known. Redeliveries of one message have one id. The position
+// alone would not do: a stream that is made again counts from 1 again.
 func (h heldMessage) id() string {
 	switch {
 	case h.conflict:
@@ -66,7 +67,8 @@ func (h heldMessage) id() string {
 	case h.intent != nil:
 		return h.inboxID()
 	case h.delivery != nil && h.delivery.Stream != "":
-		return digestUUID("position", []byte(h.operation), []byte(h.delivery.Stream), binary.BigEndian.AppendUint64(nil, h.delivery.Sequence))
+		return digestUUID("position", []byte(h.operation), []byte(h.delivery.Stream), binary.BigEndian.AppendUint64(nil, h.delivery.Sequence),
+			[]byte(h.msg.UUID), header.EncodeMap(h.msg.Metadata), header.Encode(h.delivery.Header), h.msg.Payload)
 	}
 	return digestUUID("bytes", []byte(h.operation), []byte(h.topic), []byte(h.msg.UUID), header.EncodeMap(h.msg.Metadata), h.msg.Payload)
 }

@@ -57,28 +57,32 @@ func (c *Consumer) claim(op operation, msg *message.Message, intent dedup.Intent
 	if err != nil {
 		return err
 	}
-	end := func() {
-		ctx, cancel := c.ending(msg.Context())
-		defer cancel()
-		s.rollback(ctx)
-	}
-	defer end()
 	switch claim.Verdict {
 	case dedup.Fresh:
 	case dedup.Done:
 		c.counts.duplicates.Add(1)
 		return nil
 	case dedup.Conflict:
-		end()
 		return c.keep(op, msg, &intent, ReasonConflict, claim.Err())
 	case dedup.BeyondHorizon:
-		end()
 		return c.keep(op, msg, &intent, ReasonBeyondHorizon, claim.Err())
 	default:
 		c.counts.held.Add(1)
 		return nil
 	}
+	end := func() {
+		ctx, cancel := c.ending(msg.Context())
+		defer cancel()
+		s.rollback(ctx)
+	}
+	returned := false
+	defer func() {
+		if !returned { // runtime.Goexit
+			end()
+		}
+	}()
 	err = c.effect(op, msg, s, claim, h)
+	returned = true
 	if err == nil {
 		c.counts.done.Add(1)
 		return nil

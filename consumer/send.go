@@ -32,20 +32,25 @@ func (c *Consumer) sendAll(s session, key dedup.Key, topic string, msgs []*messa
 		if msg == nil {
 			return errors.New("the handler returned a nil message; return messages or none")
 		}
-		step := strconv.Itoa(s.steps())
-		stamp := outbox.Stamp{LogicalID: logicalID(key, step)}
-		if c.cfg.ProviderKeys != nil {
-			stamp.ProviderKey = c.cfg.ProviderKeys.Derive(key, step)
-		}
-		row, err := c.outbox.Prepare(topic, msg, stamp)
+		err := s.send(func(step int) (outbox.Row, error) { return c.prepare(key, topic, msg, strconv.Itoa(step)) })
 		if err != nil {
-			return fmt.Errorf("send message %s of the handler: %w", step, err)
-		}
-		if err := s.send(row); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// prepare gives the step-th message of an intent its ids.
+func (c *Consumer) prepare(key dedup.Key, topic string, msg *message.Message, step string) (outbox.Row, error) {
+	stamp := outbox.Stamp{LogicalID: logicalID(key, step)}
+	if c.cfg.ProviderKeys != nil {
+		stamp.ProviderKey = c.cfg.ProviderKeys.Derive(key, step)
+	}
+	row, err := c.outbox.Prepare(topic, msg, stamp)
+	if err != nil {
+		return row, fmt.Errorf("send message %s of the handler: %w", step, err)
+	}
+	return row, nil
 }
 
 // logicalID names the step-th message of an intent, the same whenever the

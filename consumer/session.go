@@ -11,8 +11,9 @@ import (
 
 // store begins transactions with a claim. It hides which driver is in use.
 type store interface {
-	// begin starts a transaction and claims intent in it. With an error
-	// nothing is left open. *dedup.BusyError is among the errors.
+	// begin starts a transaction and claims intent in it. Unless the claim is
+	// fresh, nothing is left open and the session is nil. *dedup.BusyError is
+	// among the errors.
 	begin(ctx context.Context, intent dedup.Intent) (session, dedup.Claim, error)
 	// check makes sure that the database is ready for this code.
 	check(ctx context.Context) error
@@ -25,9 +26,10 @@ type store interface {
 
 // session is the transaction of one delivery.
 type session interface {
-	// send takes a message that leaves with the commit, until finish or
-	// rollback.
-	send(row outbox.Row) error
+	// send takes the message that prepare returns, which leaves with the
+	// commit, until finish or rollback. step is the number of the message in
+	// the delivery: no two have the same.
+	send(prepare func(step int) (outbox.Row, error)) error
 	// steps returns how many messages were sent so far.
 	steps() int
 	// finish sends what is queued, stores the result, makes sure that this is
@@ -52,11 +54,15 @@ type outgoing struct {
 
 var errSentLate = errors.New("the handler has returned, its transaction ended: send before returning")
 
-func (o *outgoing) send(row outbox.Row) error {
+func (o *outgoing) send(prepare func(step int) (outbox.Row, error)) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.closed {
 		return errSentLate
+	}
+	row, err := prepare(len(o.rows))
+	if err != nil {
+		return err
 	}
 	o.rows = append(o.rows, row)
 	return nil

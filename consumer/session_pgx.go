@@ -55,26 +55,40 @@ func (st *pgxStore) begin(ctx context.Context, intent dedup.Intent) (session, de
 	if err != nil {
 		return nil, dedup.Claim{}, err
 	}
-	b := &pgx.Batch{}
-	b.BeginTx(claimTx)
-	queued := st.inbox.QueueClaim(b, intent)
-	results := conn.SendBatch(ctx, b)
-	claim, err := queued.Claim(results.Close())
-	s := &pgxSession{store: st, conn: conn, tx: results.Tx()}
+	s := &pgxSession{store: st, conn: conn}
+	claim, err := s.claim(ctx, intent)
 	for range maxClaims {
 		if !errors.Is(err, dedup.ErrClaimAgain) {
 			break
 		}
-		claim, err = st.inbox.Claim(ctx, dedup.Pgx(s.tx), intent)
+		claim, err = s.claim(ctx, intent)
 	}
-	if err != nil {
-		if s.lost() {
-			err = errors.Join(errConnectionLost, err)
-		}
-		s.rollback(ctx)
-		return nil, dedup.Claim{}, err
+	switch {
+	case err != nil && s.lost():
+		err = errors.Join(errConnectionLost, err)
+	case err == nil && claim.Verdict == dedup.Fresh:
+		return s, claim, nil
 	}
-	return s, claim, nil
+	s.rollback(ctx)
+	return nil, claim, err
+}
+
+// claim begins a transaction and claims intent, in one round trip. A key that
+// is taken costs another one, which reads its row and ends the transaction.
+func (s *pgxSession) claim(ctx context.Context, intent dedup.Intent) (dedup.Claim, error) {
+	b := &pgx.Batch{}
+	b.BeginTx(claimTx)
+	queued := s.store.inbox.QueueClaim(b, intent)
+	results := s.conn.SendBatch(ctx, b)
+	s.tx = results.Tx()
+	claim, err := queued.Claim(results.Close())
+	if !errors.Is(err, dedup.ErrTaken) {
+		return claim, err
+	}
+	b = &pgx.Batch{}
+	taken := s.store.inbox.QueueVerdict(b, intent)
+	b.Queue("rollback")
+	return taken.Claim(s.conn.SendBatch(ctx, b).Close())
 }
 
 // pgxSession is a delivery's transaction; handlers see it through a facade.

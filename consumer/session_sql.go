@@ -60,14 +60,14 @@ func (st *sqlStore) begin(ctx context.Context, intent dedup.Intent) (session, de
 	}
 	s := &sqlSession{store: st, tx: tx, end: end}
 	claim, err := st.inbox.Claim(ctx, dedup.SQL(tx), intent)
-	if err != nil {
-		if !isSQLAnswer(err) {
-			err = errors.Join(errConnectionLost, err)
-		}
-		s.rollback(ctx)
-		return nil, dedup.Claim{}, err
+	switch {
+	case err != nil && !isSQLAnswer(err):
+		err = errors.Join(errConnectionLost, err)
+	case err == nil && claim.Verdict == dedup.Fresh:
+		return s, claim, nil
 	}
-	return s, claim, nil
+	s.rollback(ctx)
+	return nil, claim, err
 }
 
 // isSQLAnswer reports whether the error is an answer of the server or of the
@@ -103,6 +103,7 @@ func (s *sqlSession) finish(ctx context.Context, claim dedup.Claim) error {
 	stop()
 	switch {
 	case err == nil:
+		s.release()
 		return nil
 	case isAborted(err):
 		return AbortedError{}
@@ -134,6 +135,11 @@ func (s *sqlSession) rollback(ctx context.Context) {
 	stop := context.AfterFunc(ctx, s.end)
 	_ = s.tx.Rollback()
 	stop()
+	s.release()
+}
+
+// release gives the connection back.
+func (s *sqlSession) release() {
 	s.end()
 	s.end = nil
 }

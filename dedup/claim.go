@@ -2,6 +2,7 @@ package dedup
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -100,8 +101,8 @@ type Claim struct {
 	State State
 	// Result is the stored answer of a Done intent, nil if none.
 	Result []byte
-	// XID is the id of the transaction that made the claim, "" if it has
-	// written nothing yet.
+	// XID is the id of the transaction that made the claim, "" unless its row
+	// was inserted.
 	XID string
 
 	horizon *HorizonError
@@ -140,30 +141,37 @@ var errVanished = errors.New("the row that made the claim wait vanished again an
 // transaction must be rolled back.
 func (in *Inbox) Claim(ctx context.Context, tx Tx, intent Intent) (Claim, error) {
 	for range maxClaims {
-		inserted, err := tx.Exec(ctx, in.sql.claimInsert, in.insertArgs(intent)...)
-		if err != nil {
+		var f freshRow
+		err := pg.QueryRow(ctx, tx, in.sql.claimInsert, in.insertArgs(intent), f.dest()...)
+		if err == nil {
+			return in.fresh(intent, f), nil
+		}
+		if !errors.Is(err, sql.ErrNoRows) {
 			return Claim{}, in.claimError(intent.Key, err)
 		}
-		var r row
-		if err := pg.QueryRow(ctx, tx, in.sql.claimRead, readArgs(intent), r.dest()...); err != nil {
+		var r storedRow
+		if err := pg.QueryRow(ctx, tx, in.sql.claimRead, []any{intent.Key.uuid()}, r.dest()...); err != nil {
 			return Claim{}, in.claimError(intent.Key, err)
 		}
-		if claim, ok := in.judge(intent, inserted == 1, r); ok {
+		if claim, found := stored(intent, r); found {
 			return claim, nil
 		}
 	}
 	return Claim{}, in.claimError(intent.Key, errVanished)
 }
 
-func (in *Inbox) insertArgs(i Intent) []any {
-	var at *time.Time
-	if t := i.eventTime(); !t.IsZero() {
-		at = &t
+// at is the event's time as an argument, nil if unknown.
+func (i Intent) at() *time.Time {
+	t := i.eventTime()
+	if t.IsZero() {
+		return nil
 	}
-	return []any{i.Key.uuid(), i.Fingerprint.Version, i.Fingerprint.Sum[:], at, i.Key.Scope, i.Key.Operation, in.lockBound()}
+	return &t
 }
 
-func readArgs(i Intent) []any { return []any{i.Key.uuid(), i.Key.Operation} }
+func (in *Inbox) insertArgs(i Intent) []any {
+	return []any{i.Key.uuid(), i.Fingerprint.Version, i.Fingerprint.Sum[:], i.at(), i.Key.Scope, i.Key.Operation, in.lockBound()}
+}
 
 // claimError explains an error of the claim's statements.
 func (in *Inbox) claimError(k Key, err error) error {
@@ -173,44 +181,47 @@ func (in *Inbox) claimError(k Key, err error) error {
 	return fmt.Errorf("claim key %s: %w", k, err)
 }
 
-// row is what claimRead returns.
-type row struct {
-	state         *int16
-	version       *int32
-	sum           []byte
-	result        []byte
-	xid           *string
+// freshRow is what claimInsert returns.
+type freshRow struct {
+	xid           string
 	now           time.Time
 	floor         *time.Time
 	bound, raised *string
 }
 
-func (r *row) dest() []any {
-	return []any{&r.state, &r.version, &r.sum, &r.result, &r.xid, &r.now, &r.floor, &r.bound, &r.raised}
+func (f *freshRow) dest() []any { return []any{&f.xid, &f.now, &f.floor, &f.bound, &f.raised} }
+
+// fresh is the claim of an intent whose row was inserted.
+func (in *Inbox) fresh(intent Intent, f freshRow) Claim {
+	c := Claim{Intent: intent, Verdict: Fresh, XID: f.xid}
+	if c.horizon = in.outside(intent, f.now, f.floor); c.horizon != nil {
+		c.Verdict = BeyondHorizon
+	}
+	return c
 }
 
-// judge turns what the two statements returned into a verdict. It reports
-// false when there was neither an insert nor a row: claim again.
-func (in *Inbox) judge(intent Intent, inserted bool, r row) (Claim, bool) {
-	c := Claim{Intent: intent}
-	if r.xid != nil {
-		c.XID = *r.xid
-	}
-	if inserted {
-		c.Verdict = Fresh
-		if c.horizon = in.outside(intent, r); c.horizon != nil {
-			c.Verdict = BeyondHorizon
-		}
-		return c, true
-	}
+// storedRow is what claimRead returns.
+type storedRow struct {
+	state   *int16
+	version *int32
+	sum     []byte
+	result  []byte
+	bound   *string
+}
+
+func (r *storedRow) dest() []any { return []any{&r.state, &r.version, &r.sum, &r.result, &r.bound} }
+
+// stored turns a row into a verdict. It reports false when there is none: the
+// row that made the claim wait is gone, claim again.
+func stored(intent Intent, r storedRow) (Claim, bool) {
 	if r.state == nil || r.version == nil {
-		return c, false
+		return Claim{}, false
 	}
-	stored := Fingerprint{Version: *r.version}
-	copy(stored.Sum[:], r.sum)
-	c.State = State(*r.state)
+	fingerprint := Fingerprint{Version: *r.version}
+	copy(fingerprint.Sum[:], r.sum)
+	c := Claim{Intent: intent, State: State(*r.state)}
 	switch {
-	case intent.Fingerprint.Compare(stored) == Different:
+	case intent.Fingerprint.Compare(fingerprint) == Different:
 		c.Verdict = Conflict
 	case c.State == StateDone:
 		c.Verdict, c.Result = Done, r.result
@@ -222,20 +233,20 @@ func (in *Inbox) judge(intent Intent, inserted bool, r row) (Claim, bool) {
 
 // outside returns an error if the event's own time is not within the span in
 // which a missing row means that the event is new.
-func (in *Inbox) outside(intent Intent, r row) *HorizonError {
+func (in *Inbox) outside(intent Intent, now time.Time, raised *time.Time) *HorizonError {
 	at := intent.eventTime()
 	if at.IsZero() {
 		return nil
 	}
-	if limit := r.now.Add(in.skew); in.skew >= 0 && at.After(limit) {
+	if limit := now.Add(in.skew); in.skew >= 0 && at.After(limit) {
 		return &HorizonError{Key: intent.Key, EventTime: at, Limit: limit, Ahead: true}
 	}
 	var floor time.Time
-	if r.floor != nil {
-		floor = *r.floor
+	if raised != nil {
+		floor = *raised
 	}
-	if retention := in.Retention(intent.Key.Operation); retention >= 0 && r.now.Add(-retention).After(floor) {
-		floor = r.now.Add(-retention)
+	if retention := in.Retention(intent.Key.Operation); retention >= 0 && now.Add(-retention).After(floor) {
+		floor = now.Add(-retention)
 	}
 	if at.Before(floor) {
 		return &HorizonError{Key: intent.Key, EventTime: at, Limit: floor}

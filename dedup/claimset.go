@@ -54,17 +54,21 @@ func (in *Inbox) claimOpen(ctx context.Context, tx Tx, intents []Intent, open []
 	var vanished []int
 	next := 0
 	err = pg.Each(ctx, tx, in.sql.claimReadMany, setReadArgs(intents, open), func(rows pg.Rows) error {
-		var r row
-		if err := rows.Scan(r.dest()...); err != nil {
+		var r storedRow
+		var f freshRow
+		if err := rows.Scan(append(r.dest(), f.dest()...)...); err != nil {
 			return err
 		}
 		place := open[next]
 		next++
 		id := intents[place].Key.uuid()
-		fresh := inserted[id]
-		delete(inserted, id) // a later copy of the key is not the one that inserted
-		claim, ok := in.judge(intents[place], fresh, r)
-		if !ok {
+		if inserted[id] {
+			delete(inserted, id) // a later copy of the key is not the one that inserted
+			claims[place] = in.fresh(intents[place], f)
+			return nil
+		}
+		claim, found := stored(intents[place], r)
+		if !found {
 			vanished = append(vanished, place)
 		}
 		claims[place] = claim
@@ -93,11 +97,7 @@ func (in *Inbox) setArgs(intents []Intent, open []int) []any {
 		seen[id] = true
 		ids, scopes, operations = append(ids, id), append(scopes, it.Key.Scope), append(operations, it.Key.Operation)
 		versions, sums = append(versions, it.Fingerprint.Version), append(sums, it.Fingerprint.Sum[:])
-		var at *time.Time
-		if t := it.eventTime(); !t.IsZero() {
-			at = &t
-		}
-		times = append(times, at)
+		times = append(times, it.at())
 	}
 	return []any{ids, versions, sums, times, scopes, operations, in.lockBound()}
 }

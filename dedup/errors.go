@@ -81,7 +81,8 @@ func (e *HorizonError) Error() string {
 func (e *HorizonError) Permanent() bool { return true }
 
 // ErrClaimLost says that the transaction at its end is not the one that made
-// the claim, or that its commit would not be durable: something in between
-// ended the transaction or lowered synchronous_commit. Nothing was committed
-// by the call that returned it.
-var ErrClaimLost = errors.New("the claim's transaction was ended, or synchronous_commit lowered, before its end")
+// the claim, that its commit would not be durable, or that the horizon moved
+// past the event meanwhile: something in between ended the transaction or
+// lowered synchronous_commit, or a purge ran. Nothing was committed by the
+// call that returned it.
+var ErrClaimLost = errors.New("the claim does not hold any more: its transaction was ended, synchronous_commit lowered, or the horizon moved past the event")

@@ -54,9 +54,9 @@ type Inbox struct {
 
 // statements are the package's statements for one schema.
 type statements struct {
-	claimInsert, claimRead, claimMany, claimReadMany string
-	setResult, lookup, hold                          string
-	raiseFloor, purgePage                            string
+	claimInsert, claimRead, claimMany, claimReadMany, claimAssert string
+	setResult, lookup, hold                                       string
+	raiseFloor, purgePage                                         string
 }
 
 // NewInbox validates cfg and returns an Inbox. It does no I/O.
@@ -76,6 +76,7 @@ func NewInbox(cfg InboxConfig) (*Inbox, error) {
 			claimRead:     name.Expand(claimRead),
 			claimMany:     name.Expand(claimMany),
 			claimReadMany: name.Expand(claimReadMany),
+			claimAssert:   name.Expand(claimAssert),
 			setResult:     name.Expand(setResult),
 			lookup:        name.Expand(lookup),
 			hold:          name.Expand(hold),

@@ -370,6 +370,40 @@ func TestIdentityIsBytesOnAnyCollation(t *testing.T) {
 	require.Equal(t, len(spellings), effects(t, db))
 }
 
+// claimInPipeline claims in two round trips, with something in between.
+func claimInPipeline(t *testing.T, in *dedup.Inbox, tx pgx.Tx, it dedup.Intent, between func()) (dedup.Claim, error) {
+	t.Helper()
+	b := &pgx.Batch{}
+	queued := in.QueueClaim(b, it)
+	claim, err := queued.Claim(tx.SendBatch(t.Context(), b).Close())
+	if !errors.Is(err, dedup.ErrTaken) {
+		return claim, err
+	}
+	between()
+	b = &pgx.Batch{}
+	verdict := in.QueueVerdict(b, it)
+	return verdict.Claim(tx.SendBatch(t.Context(), b).Close())
+}
+
+func TestARowThatVanishedIsClaimedAgain(t *testing.T) {
+	db, in := newInbox(t, dedup.InboxConfig{})
+	it := intent(t, "k", "a")
+	_, err := process(t.Context(), db, in, it)
+	require.NoError(t, err)
+	tx := begin(t, db)
+	_, err = claimInPipeline(t, in, tx, it, func() {
+		_, err := db.Pool.Exec(t.Context(), `DELETE FROM oncemill.inbox`)
+		require.NoError(t, err)
+	})
+	require.ErrorIs(t, err, dedup.ErrClaimAgain)
+	claim, err := claimInPipeline(t, in, tx, it, func() { t.Fatal("not taken") })
+	require.NoError(t, err)
+	require.Equal(t, dedup.Fresh, claim.Verdict)
+	claim, err = claimInPipeline(t, in, tx, intent(t, "k", "b"), func() {})
+	require.NoError(t, err)
+	require.Equal(t, dedup.Conflict, claim.Verdict)
+}
+
 func TestC05_OneEventForTwoOperations(t *testing.T) {
 	db, in := newInbox(t, dedup.InboxConfig{})
 	for _, want := range []dedup.Verdict{dedup.Fresh, dedup.Done} {

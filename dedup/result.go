@@ -21,7 +21,7 @@ func (in *Inbox) Finish(ctx context.Context, tx Tx, c Claim, result []byte) erro
 		}
 	}
 	var one int
-	err := pg.QueryRow(ctx, tx, claimAssert, []any{c.XID}, &one)
+	err := pg.QueryRow(ctx, tx, in.sql.claimAssert, in.assertArgs(c), &one)
 	switch {
 	case isDivisionByZero(err):
 		return fmt.Errorf("finish key %s: %w", c.Intent.Key, ErrClaimLost)

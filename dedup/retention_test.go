@@ -74,6 +74,24 @@ func TestC67_ALongerRetentionDoesNotReviveWhatWasPurged(t *testing.T) {
 	require.Equal(t, dedup.Fresh, claim.Verdict, "younger than the floor")
 }
 
+func TestC67_AFloorRaisedAfterTheClaimIsFoundAtItsEnd(t *testing.T) {
+	db, in := newInbox(t, dedup.InboxConfig{})
+	it := intentAt(t, "k", "a", time.Now().Add(-2*time.Hour))
+	undated := intent(t, "undated", "a")
+	tx := begin(t, db)
+	claim, err := in.Claim(t.Context(), dedup.Pgx(tx), it)
+	require.NoError(t, err)
+	require.Equal(t, dedup.Fresh, claim.Verdict)
+	other, err := in.Claim(t.Context(), dedup.Pgx(tx), undated)
+	require.NoError(t, err)
+
+	short, err := dedup.NewInbox(dedup.InboxConfig{Retention: time.Hour})
+	require.NoError(t, err)
+	purge(t, db, short, 0)
+	require.NoError(t, in.Finish(t.Context(), dedup.Pgx(tx), other, nil), "it carries no time")
+	require.ErrorIs(t, in.Finish(t.Context(), dedup.Pgx(tx), claim, nil), dedup.ErrClaimLost)
+}
+
 func TestC67_HeldRowsAndOtherOperationsStay(t *testing.T) {
 	db, in := newInbox(t, dedup.InboxConfig{Retention: time.Hour})
 	held := intentAt(t, "held", "a", time.Now())

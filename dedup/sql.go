@@ -4,34 +4,36 @@ package dedup
 // COMMITTED transaction; each takes its own snapshot, so that the second sees
 // a row that made the first one insert nothing.
 const (
-	// claimInsert claims one key. It waits for a live rival with the same key
-	// at most as long as the lock bound, which it sets for the transaction
-	// after keeping the value it finds. 55P03 = the rival is still there.
+	// claimInsert claims one key and returns a row if it did. It waits for a
+	// live rival with the same key at most as long as the lock bound, which it
+	// sets before it inserts (CASE fixes the order) and puts back afterwards,
+	// so that it does not leak into the caller's statements. 55P03 = the rival
+	// is still there. It raises synchronous_commit when it is off: a duplicate
+	// must not be acked against a row that a crash can lose.
 	// Locks: the row it inserts. Index: inbox_pkey.
 	claimInsert = `INSERT INTO {{schema}}.inbox (id, state, fingerprint_version, fingerprint, at, scope, operation)
-SELECT $1::text::uuid, 1, $2::integer, $3::bytea, greatest($4::timestamptz, clock_timestamp()), $5::text, $6::text
-FROM set_config('oncemill.lock_timeout', current_setting('lock_timeout'), true) AS before,
-    LATERAL set_config('lock_timeout', CASE WHEN before IS NOT NULL THEN $7::text END, true) AS bound
-ON CONFLICT (id) DO NOTHING`
-
-	// claimRead reads the row of the key, ours or another's, and what the
-	// verdict needs; it puts the lock bound back, so that it does not leak into
-	// the caller's statements, and raises synchronous_commit when it is off: a
-	// duplicate must not be acked against a row that a crash can lose.
-	// The transaction's id is null when it wrote nothing yet.
-	claimRead = `SELECT i.state, i.fingerprint_version, i.fingerprint, i.result,
-    pg_current_xact_id_if_assigned()::text, clock_timestamp(), h.floor,
+VALUES (CASE WHEN set_config('oncemill.lock_timeout', current_setting('lock_timeout'), true) IS NOT NULL
+        THEN CASE WHEN set_config('lock_timeout', $7::text, true) IS NOT NULL THEN $1::text::uuid END END,
+    1, $2::integer, $3::bytea, greatest($4::timestamptz, clock_timestamp()), $5::text, $6::text)
+ON CONFLICT (id) DO NOTHING
+RETURNING pg_current_xact_id()::text, clock_timestamp(), (SELECT h.floor FROM {{schema}}.horizon h WHERE h.operation = $6::text),
     set_config('lock_timeout', current_setting('oncemill.lock_timeout'), true),
-    CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'on', true) END
-FROM (SELECT) AS one
-LEFT JOIN {{schema}}.inbox i ON i.id = $1::text::uuid
-LEFT JOIN {{schema}}.horizon h ON h.operation = $2::text`
+    CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'on', true) END`
+
+	// claimRead reads the row that made claimInsert return nothing, and puts
+	// the lock bound back. Index: inbox_pkey.
+	claimRead = `SELECT i.state, i.fingerprint_version, i.fingerprint, i.result,
+    set_config('lock_timeout', current_setting('oncemill.lock_timeout'), true)
+FROM (SELECT) AS one LEFT JOIN {{schema}}.inbox i ON i.id = $1::text::uuid`
 
 	// claimAssert fails with 22012 unless it runs in the transaction of the
-	// claim, with its commit still durable. It is the last statement before
-	// COMMIT in the same pipeline, so that a lost claim is never committed.
+	// claim, with its commit still durable, and the floor of the operation is
+	// not beyond the event: the insert's snapshot may be older than a purge
+	// that made room for it. It is the last statement before COMMIT in the same
+	// pipeline, so that a lost claim is never committed.
 	claimAssert = `SELECT 1 / (coalesce(pg_current_xact_id_if_assigned()::text = $1::text, false)
-    AND current_setting('synchronous_commit') <> 'off')::integer`
+    AND current_setting('synchronous_commit') <> 'off'
+    AND NOT EXISTS (SELECT FROM {{schema}}.horizon h WHERE h.operation = $2::text AND h.floor > $3::timestamptz))::integer`
 
 	// claimMany is claimInsert for a set. The rows go in by id, so that two
 	// sets that share keys wait for each other and do not deadlock.
@@ -45,10 +47,11 @@ ORDER BY u.id::uuid
 ON CONFLICT (id) DO NOTHING
 RETURNING id::text`
 
-	// claimReadMany is claimRead for a set, one row per member in its order.
+	// claimReadMany is claimRead, and what claimInsert returns, for a set, one
+	// row per member in its order.
 	claimReadMany = `SELECT i.state, i.fingerprint_version, i.fingerprint, i.result,
-    pg_current_xact_id_if_assigned()::text, clock_timestamp(), h.floor,
     set_config('lock_timeout', current_setting('oncemill.lock_timeout'), true),
+    coalesce(pg_current_xact_id_if_assigned()::text, ''), clock_timestamp(), h.floor, NULL::text,
     CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'on', true) END
 FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS u (id, operation, place)
 LEFT JOIN {{schema}}.inbox i ON i.id = u.id::uuid
