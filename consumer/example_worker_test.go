@@ -65,7 +65,7 @@ func Example_worker() {
 	if err := router.Run(ctx); err != nil {
 		panic(err)
 	}
-	<-relaying
+	_ = <-relaying
 }
 
 // TestExampleWorker runs the example: an event that arrives twice has one

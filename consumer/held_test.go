@@ -11,10 +11,12 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/oncemill/oncemill/consumer"
 	"github.com/oncemill/oncemill/dedup"
+	"github.com/oncemill/oncemill/integration/testbed"
 	"github.com/oncemill/oncemill/internal/header"
 )
 
@@ -73,6 +75,42 @@ func TestMessagesWithoutKeyAreHeldUnderTheirBrokerPosition(t *testing.T) {
 		require.True(t, deliver(t, h, msg).acked)
 	}
 	require.Len(t, b.held(), 2)
+
+	other := message.NewMessage("same", []byte("other"))
+	other.SetContext(consumer.ContextWithDelivery(other.Context(), &consumer.Delivery{Stream: "ORD", Sequence: 7, Count: 1, Published: time.Now()}))
+	require.True(t, deliver(t, h, other).acked)
+	got := b.held()
+	require.Len(t, got, 3, "the stream was made again, and counts from 1 again")
+	require.Equal(t, "other", string(got[2].Payload))
+}
+
+// A role's synchronous_commit may be off: the broker's copy must not go before
+// a crash cannot lose ours.
+func TestDeadLettersAreCommittedDurably(t *testing.T) {
+	b := newBench(t)
+	for _, query := range []string{
+		`CREATE TABLE public.commits (synchronous text)`,
+		`CREATE FUNCTION public.note() RETURNS trigger LANGUAGE plpgsql AS $$
+			BEGIN INSERT INTO public.commits VALUES (current_setting('synchronous_commit')); RETURN NULL; END $$`,
+		`CREATE CONSTRAINT TRIGGER note AFTER INSERT ON oncemill.held DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION public.note()`,
+	} {
+		_, err := b.Pool.Exec(t.Context(), query)
+		require.NoError(t, err)
+	}
+	pool, err := testbed.NewPool(t.Context(), b.URL, func(cfg *pgxpool.Config) { cfg.ConnConfig.RuntimeParams["synchronous_commit"] = "off" })
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	c := b.consumer(pool, nil)
+	h := c.Handler("charge", charge)
+	refused := c.Handler("refuse", func(context.Context, consumer.Tx, *message.Message) ([]*message.Message, error) {
+		return nil, dedup.Permanent(errors.New("no"))
+	})
+	require.True(t, deliver(t, h, event("k", "a")).acked)
+	require.True(t, deliver(t, h, event("k", "conflict")).acked)
+	require.True(t, deliver(t, h, message.NewMessage("no key", nil)).acked)
+	require.True(t, deliver(t, refused, event("k", "a")).acked)
+	require.Equal(t, 3, b.count(`SELECT count(*) FROM public.commits`))
+	require.Equal(t, 3, b.count(`SELECT count(*) FROM public.commits WHERE synchronous = 'on'`))
 }
 
 func TestUndecodableMessagesAreHeldWithTheirRawHeadersAndTerminated(t *testing.T) {
@@ -188,9 +226,12 @@ func TestBeyondTheHorizonIsHeldNotRun(t *testing.T) {
 	malformed := event("m", "a")
 	malformed.Metadata.Set("Oncemill-Time", "yesterday")
 	require.True(t, deliver(t, h, malformed).acked)
+	zero := event("z", "a")
+	zero.Metadata.Set("Oncemill-Time", time.Time{}.Format(time.RFC3339Nano))
+	require.True(t, deliver(t, h, zero).acked)
 	got := b.held()
-	require.Len(t, got, 2)
-	require.Equal(t, []string{string(consumer.ReasonBeyondHorizon), string(consumer.ReasonNoKey)}, []string{got[0].Reason, got[1].Reason})
+	require.Len(t, got, 3)
+	require.Equal(t, []string{string(consumer.ReasonBeyondHorizon), string(consumer.ReasonNoKey), string(consumer.ReasonNoKey)}, []string{got[0].Reason, got[1].Reason, got[2].Reason})
 	require.True(t, got[0].Inbox)
 	require.Zero(t, b.effects())
 }

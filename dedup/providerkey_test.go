@@ -72,7 +72,7 @@ func TestProviderKeys_NeverShowTheSecret(t *testing.T) {
 	}
 	for _, shown := range []string{
 		providerSecret, fmt.Sprintf("%x", providerSecret), fmt.Sprintf("%X", providerSecret),
-		strings.Trim(fmt.Sprint([]byte(providerSecret)), "[]"),
+		strings.Trim(fmt.Sprintf("%d", []byte(providerSecret)), "[]"),
 	} {
 		require.NotContains(t, text.String(), shown)
 	}

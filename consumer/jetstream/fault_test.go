@@ -133,7 +133,7 @@ func TestDeletedDurable(t *testing.T) {
 			Durable: "worker", FilterSubject: s.Subject("new"), AckPolicy: natsjs.AckExplicitPolicy, MaxDeliver: 3, MaxAckPending: 1000, AckWait: 30 * time.Second,
 		})
 		require.NoError(t, err)
-		s.Conn.ForceReconnect()
+		require.NoError(t, s.Conn.ForceReconnect())
 		eventually(t, func() bool {
 			return log.has(func(err error) bool { return errors.As(err, new(*jetstream.DurableError)) })
 		}, "nothing was logged")
