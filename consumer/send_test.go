@@ -11,6 +11,7 @@ import (
 
 	"github.com/oncemill/oncemill/consumer"
 	"github.com/oncemill/oncemill/dedup"
+	"github.com/oncemill/oncemill/outbox"
 )
 
 // Two messages with one logical id, or one provider key, would be one to their
@@ -39,4 +40,22 @@ func TestMessagesSentAtTheSameTimeHaveIDsOfTheirOwn(t *testing.T) {
 	require.True(t, deliver(t, h, event("k", "a")).acked)
 	require.Equal(t, senders*each, b.count(`SELECT count(DISTINCT logical_id) FROM oncemill.outbox`))
 	require.Equal(t, senders*each, b.count(`SELECT count(DISTINCT header) FROM oncemill.outbox`), "provider keys")
+}
+
+// The size is checked by the database, as late as the commit.
+func TestAMessageThatIsTooLargeIsTheHandlersFailure(t *testing.T) {
+	b := newBench(t)
+	pgxConsumer, sqlConsumer := b.consumer(b.Pool, nil), b.sqlConsumer(nil)
+	for driver, c := range map[string]*consumer.Consumer{"pgx": pgxConsumer, "sql": sqlConsumer} {
+		h := c.Middleware("send")(func(msg *message.Message) ([]*message.Message, error) {
+			own := message.NewMessage("large", make([]byte, 2<<20))
+			own.SetContext(msg.Context())
+			return nil, c.Publisher().Publish("payments.commands", own)
+		})
+		got := deliver(t, h, event(driver, "a"))
+		require.True(t, got.nacked, driver)
+		var refused *outbox.RefusedError
+		require.ErrorAs(t, got.err, &refused, driver)
+		require.Equal(t, consumer.Stats{Failed: 1}, c.Stats(), driver)
+	}
 }

@@ -70,12 +70,13 @@ func (st *sqlStore) begin(ctx context.Context, intent dedup.Intent) (session, de
 	return nil, claim, err
 }
 
-// isSQLAnswer reports whether the error is an answer of the server or of the
-// inbox, as opposed to the loss of the connection.
+// isSQLAnswer reports whether the error is an answer of the server, of the inbox
+// or of the outbox, as opposed to the loss of the connection.
 func isSQLAnswer(err error) bool {
 	var pgErr *pgconn.PgError
 	var busy *dedup.BusyError
-	return errors.As(err, &pgErr) || errors.As(err, &busy)
+	var refused *outbox.RefusedError
+	return errors.As(err, &pgErr) || errors.As(err, &busy) || errors.As(err, &refused)
 }
 
 // sqlSession is a delivery's transaction.

@@ -51,7 +51,8 @@ func (o *Outbox) failures(ctx context.Context, db Tx, limit int, parkedOnly bool
 }
 
 // Redrive has messages sent again at once, with no attempts charged, whether
-// parked or waiting for their next attempt. It returns how many were queued.
+// parked or waiting for their next attempt. Those that never failed are on
+// their way and stay as they are. It returns how many were queued.
 func (o *Outbox) Redrive(ctx context.Context, db Tx, ids ...int64) (int64, error) {
 	tag, err := db.Exec(ctx, o.sql.redrive, ids)
 	if err != nil {

@@ -57,7 +57,10 @@ func (l *lane) accept(res readResult) {
 }
 
 func (l *lane) acceptRow(r *row) {
-	if l.win.has(r.id) {
+	if known := l.win.rows[r.id]; known != nil {
+		if known.round != r.round { // republished meanwhile: not sent yet in this round
+			l.rescanIn(doubtDelay)
+		}
 		return
 	}
 	blocker, blocked := l.win.blockerOf(r)

@@ -41,15 +41,17 @@ type marker struct {
 // write records the marks and removes from m what it recorded. It returns
 // errLost when failures were not recorded since the fence is not ours.
 func (mk *marker) write(ctx context.Context, m *marks) (done marks, err error) {
-	if len(m.sent) > 0 {
-		ids := make([]int64, len(m.sent))
-		for i, r := range m.sent {
-			ids[i] = r.id
-		}
-		if _, err := mk.db.Exec(ctx, mk.sql.markSent, mk.hold.lane, ids); err != nil {
+	for len(m.sent) > 0 {
+		round, ids, others := sameRound(m.sent)
+		if _, err := mk.db.Exec(ctx, mk.sql.markSent, mk.hold.lane, ids, round); err != nil {
 			return done, fmt.Errorf("outbox: mark sent rows of lane %d: %w", mk.hold.lane, err)
 		}
-		done.sent, m.sent = m.sent, nil
+		for _, r := range m.sent {
+			if r.round == round {
+				done.sent = append(done.sent, r)
+			}
+		}
+		m.sent = others
 	}
 	if len(m.failed) == 0 {
 		return done, nil
@@ -63,6 +65,20 @@ func (mk *marker) write(ctx context.Context, m *marks) (done marks, err error) {
 		return done, errLost
 	}
 	return done, nil
+}
+
+// sameRound returns the round of the first row, the ids of the rows of that
+// round, and the other rows. Mostly there are none.
+func sameRound(rows []*row) (round int32, ids []int64, others []*row) {
+	round, ids = rows[0].round, make([]int64, 0, len(rows))
+	for _, r := range rows {
+		if r.round == round {
+			ids = append(ids, r.id)
+		} else {
+			others = append(others, r)
+		}
+	}
+	return round, ids, others
 }
 
 func (mk *marker) failedArgs(failed []failure) []any {

@@ -28,8 +28,9 @@ type RepublishConfig struct {
 // their ids: JetStream acknowledges before it writes to disk, so a broker that
 // crashed may have lost them. They get a broker id of this round, so that the
 // broker does not drop them, and keep their logical id, so that consumers do.
-// Messages that are queued stay as they are. It returns how many were queued;
-// after an error these are queued, and calling it again is safe.
+// Messages that are queued stay where they are and get the round, too. It
+// returns how many were not queued before; after an error these are queued, and
+// calling it again is safe.
 func (o *Outbox) Republish(ctx context.Context, db Tx, cfg RepublishConfig) (int64, error) {
 	if err := cfg.prepare(); err != nil {
 		return 0, err

@@ -54,11 +54,13 @@ const readColumns = `q.id, q.key_hash, q.round, q.attempts, (q.parked_at IS NOT 
 		(q.parked_at IS NULL AND q.skip IS NOT TRUE AND (q.due_at IS NULL OR q.due_at <= clock_timestamp())) AS sendable`
 
 // readWhere keeps a page to one generation: what the snapshot $3 shows and the
-// snapshot $2 did not. Rows of blocked keys ($7) stay out, but for the rows
-// that block them ($8): those may have been driven again.
+// snapshot $2 did not. A row that failed before is in whatever $3 shows: if it
+// was driven again between two pages its xid is new, and those behind it in
+// its key, which are in, must not overtake it. Rows of blocked keys ($7) stay
+// out, but for the rows that block them ($8): those may have been driven again.
 const readWhere = `
 		((SELECT prev FROM snap) IS NULL OR NOT pg_visible_in_snapshot(q.xid, (SELECT prev FROM snap)))
-		AND pg_visible_in_snapshot(q.xid, (SELECT cur FROM snap))
+		AND (q.reason IS NOT NULL OR pg_visible_in_snapshot(q.xid, (SELECT cur FROM snap)))
 		AND ((q.key_hash = ANY($7::bigint[])) IS NOT TRUE OR q.id = ANY($8::bigint[]))`
 
 // readSnap names the two snapshots. Without $3 the generation begins now: the
@@ -103,10 +105,12 @@ WHERE lane = $1::smallint AND xid >= pg_snapshot_xmax(pg_current_snapshot())`
 
 // markSentSQL deletes queue rows of messages that were sent. It needs no
 // fence, whoever sent them, and no waiting for the disk: a mark that a crash
-// loses is a copy with the same broker id. Index: outbox_queue_pkey.
+// loses is a copy with the same broker id. A mark of an earlier round, which
+// came late, leaves a row alone that was republished since: what was stored
+// then may be lost. Index: outbox_queue_pkey.
 const markSentSQL = `
 DELETE FROM {{schema}}.outbox_queue
-WHERE lane = $1::smallint AND id = ANY($2::bigint[])
+WHERE lane = $1::smallint AND id = ANY($2::bigint[]) AND round = $3::int
 	AND (SELECT set_config('synchronous_commit', 'off', true)) = 'off'`
 
 // markFailedSQL records failures, only while the lane's fence is ours: the
@@ -183,15 +187,16 @@ UPDATE {{schema}}.outbox_settings SET lanes = $1::smallint`
 const lanesOf = `lane = ANY(ARRAY(SELECT lane FROM {{schema}}.outbox_lane))`
 
 // redriveSQL and skipSQL give rows a new xid, so that the relay which holds
-// the lane reads them as if they were new.
+// the lane reads them as if they were new. The reason stays, or is set: it
+// tells such rows from those that no generation had yet (see readWhere).
 const redriveSQL = `
 UPDATE {{schema}}.outbox_queue
 SET xid = pg_current_xact_id(), attempts = 0, due_at = NULL, parked_at = NULL, skip = NULL
-WHERE ` + lanesOf + ` AND id = ANY($1::bigint[])`
+WHERE ` + lanesOf + ` AND id = ANY($1::bigint[]) AND reason IS NOT NULL`
 
 const skipSQL = `
 UPDATE {{schema}}.outbox_queue
-SET xid = pg_current_xact_id(), skip = true, due_at = NULL, parked_at = NULL
+SET xid = pg_current_xact_id(), skip = true, due_at = NULL, parked_at = NULL, reason = coalesce(reason, 'given up by an operator')
 WHERE ` + lanesOf + ` AND id = ANY($1::bigint[])`
 
 // failingSQL lists rows that failed, parked ones first. It scans the queue.
@@ -216,9 +221,11 @@ UPDATE {{schema}}.outbox_settings SET rounds = rounds + 1
 WHERE $1::timestamptz >= clock_timestamp() - $2::bigint * interval '1 microsecond'
 RETURNING rounds, clock_timestamp()`
 
-// republishSQL queues messages again that were written in [$3, $4) and are not
-// queued, looking at $2 ids after $1. It returns the last id looked at, 0 at
-// the end of the table, and the number queued. Index: outbox_pkey.
+// republishSQL queues messages again that were written in [$3, $4), looking at
+// $2 ids after $1; those that are queued only get the round, so that a late
+// mark of an earlier one does not take them away. It returns the last id looked
+// at, 0 at the end of the table, and the number that was not queued before.
+// Index: outbox_pkey.
 const republishSQL = `
 WITH seen AS MATERIALIZED (
 	SELECT id, key_hash, created_at FROM {{schema}}.outbox WHERE id > $1::bigint ORDER BY id LIMIT $2::int
@@ -229,10 +236,10 @@ WITH seen AS MATERIALIZED (
 	FROM seen s
 	WHERE s.created_at >= $3::timestamptz AND s.created_at < $4::timestamptz
 	ORDER BY s.id
-	ON CONFLICT DO NOTHING
-	RETURNING 1
+	ON CONFLICT (lane, id) DO UPDATE SET round = excluded.round
+	RETURNING xmax = 0 AS fresh
 )
-SELECT coalesce((SELECT max(id) FROM seen), 0), (SELECT count(*) FROM queued)`
+SELECT coalesce((SELECT max(id) FROM seen), 0), (SELECT count(*) FILTER (WHERE fresh) FROM queued)`
 
 // purgeSQL deletes messages among the $2 ids after $1 that are older than $3
 // microseconds and not queued. It returns the last id looked at (0: none), the

@@ -76,7 +76,7 @@ func (c *crew) watch(m *member) {
 	_, _ = io.WriteString(c.log, log)
 	if !m.dismissed.Load() {
 		status := m.Wait(context.Background())
-		c.fail(fmt.Errorf("worker %d ended by itself (%v): %s", m.PID(), status, log[max(0, len(log)-2000):]))
+		c.fail(fmt.Errorf("worker %d ended by itself (%w): %s", m.PID(), status, log[max(0, len(log)-2000):]))
 	}
 }
 

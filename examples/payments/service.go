@@ -30,7 +30,7 @@ const (
 	// poll is how long a command waits that another worker has to relay; its own
 	// a relay sends at once. With outbox.Config.Wake none waits; at this rate
 	// that only costs.
-	poll = 100 * time.Millisecond
+	poll = 200 * time.Millisecond
 	// closeTimeout is how long a service that stops waits for its handlers.
 	closeTimeout = 5 * time.Second
 	// longestDelay bounds the way back of a message that met an outage: those
