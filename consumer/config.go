@@ -48,8 +48,9 @@ type Config struct {
 	// Key takes the event's stable id from the message.
 	Key keys.Func
 	// EventTime takes the producer's time of the event from the message, the
-	// zero time if it carries none. nil means the Oncemill-Time header, else
-	// the time in a UUIDv7 or ULID id.
+	// zero time if it carries none. nil means the Oncemill-Time header or the
+	// time in a UUIDv7 or ULID id, whichever is earlier. Set it where the id is
+	// not the event's but that of something older.
 	EventTime func(*message.Message) (time.Time, error)
 	// Fingerprint tells one payload from another. nil means
 	// dedup.RawFingerprint: any other byte is another payload. Metadata counts
@@ -125,9 +126,6 @@ func (cfg Config) withDefaults(connections int) (Config, error) {
 	}
 	if cfg.Fingerprint == nil {
 		cfg.Fingerprint = dedup.RawFingerprint()
-	}
-	if cfg.EventTime == nil {
-		cfg.EventTime = headerTime
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()

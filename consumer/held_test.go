@@ -223,6 +223,10 @@ func TestBeyondTheHorizonIsHeldNotRun(t *testing.T) {
 	old := event("k", "a")
 	old.Metadata.Set("Oncemill-Time", time.Now().Add(-2*time.Hour).Format(time.RFC3339Nano))
 	require.True(t, deliver(t, h, old).acked)
+	anew := event("0190b5b0-0000-7000-8000-000000000000", "a") // 2024, sent again by an outbox
+	anew.Metadata.Set("Oncemill-Time", time.Now().Format(time.RFC3339Nano))
+	require.True(t, deliver(t, h, anew).acked)
+	require.Zero(t, b.effects())
 	malformed := event("m", "a")
 	malformed.Metadata.Set("Oncemill-Time", "yesterday")
 	require.True(t, deliver(t, h, malformed).acked)

@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -29,7 +30,7 @@ func (c *Consumer) intent(op operation, msg *message.Message) (*dedup.Intent, Re
 	if err != nil {
 		return nil, ReasonNoKey, fmt.Errorf("take the key from the message (%s): %w", op.Key, err)
 	}
-	at, err := op.EventTime(msg)
+	at, err := op.eventTime(key, msg)
 	if err != nil {
 		return nil, ReasonNoKey, fmt.Errorf("take the event time from the message: %w", err)
 	}
@@ -43,4 +44,17 @@ func (op operation) fingerprint(key dedup.Key, msg *message.Message) dedup.Finge
 		values[i] = []byte(msg.Metadata[name])
 	}
 	return op.Fingerprint.Fingerprint(key, msg.Payload, values...)
+}
+
+// eventTime is the declared time, else the earliest that the producer put into
+// the message: an old event that an outbox sends anew has a new header.
+func (op operation) eventTime(key dedup.Key, msg *message.Message) (time.Time, error) {
+	if op.EventTime != nil {
+		return op.EventTime(msg)
+	}
+	at, err := headerTime(msg)
+	if own, ok := key.Time(); ok && (at.IsZero() || own.Before(at)) {
+		at = own
+	}
+	return at, err
 }

@@ -21,7 +21,21 @@ WITH message AS (
 	RETURNING id, key_hash
 ), largest AS (
 	SELECT max(size) AS size FROM unnest($7::bigint[]) AS size
-)
+)` + writeQueue
+
+// writeOneSQL is writeSQL for one message. Without arrays its generic plan is
+// as cheap as any, so that PostgreSQL plans it once and not with every call.
+const writeOneSQL = `
+WITH message AS (
+	INSERT INTO {{schema}}.outbox (topic, logical_id, ordering_key, key_hash, header, payload)
+	VALUES ($1::text, $2::text, nullif($3::text, ''), CASE WHEN $3::text <> '' THEN $4::bigint END, $5::bytea, $6::bytea)
+	RETURNING id, key_hash
+), largest AS (
+	SELECT $7::bigint AS size
+)` + writeQueue
+
+// writeQueue is the second half of both.
+const writeQueue = `
 INSERT INTO {{schema}}.outbox_queue (lane, id, xid, key_hash)
 SELECT (SELECT CASE
 		WHEN (SELECT size FROM largest) > coalesce(max_payload, 1048576) THEN -1
@@ -259,15 +273,15 @@ FROM seen`
 
 // statements are the constants above for one schema.
 type statements struct {
-	write, readByID, readByXID, adopt, markSent, markFailed string
-	beat, leave, acquire, renew, release, storeMaxPayload   string
-	lockQueue, queueEmpty, setLanes, redrive, skip, failing string
-	backlog, republishStart, republish, purge               string
+	write, writeOne, readByID, readByXID, adopt, markSent, markFailed string
+	beat, leave, acquire, renew, release, storeMaxPayload             string
+	lockQueue, queueEmpty, setLanes, redrive, skip, failing           string
+	backlog, republishStart, republish, purge                         string
 }
 
 func expand(name schema.Name) statements {
 	return statements{
-		write: name.Expand(writeSQL), readByID: name.Expand(readByIDSQL), readByXID: name.Expand(readByXIDSQL),
+		write: name.Expand(writeSQL), writeOne: name.Expand(writeOneSQL), readByID: name.Expand(readByIDSQL), readByXID: name.Expand(readByXIDSQL),
 		adopt: name.Expand(adoptSQL), markSent: name.Expand(markSentSQL), markFailed: name.Expand(markFailedSQL),
 		beat: name.Expand(beatSQL), leave: name.Expand(leaveSQL), acquire: name.Expand(acquireSQL),
 		renew: name.Expand(renewSQL), release: name.Expand(releaseSQL), storeMaxPayload: name.Expand(storeMaxPayloadSQL),

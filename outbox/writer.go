@@ -116,7 +116,8 @@ func (o *Outbox) InsertQuery(topic string, msgs ...*message.Message) (query stri
 	if err != nil {
 		return "", nil, err
 	}
-	return o.sql.write, writeArgs(rows), nil
+	query, args = o.writeStatement(rows)
+	return query, args, nil
 }
 
 // Stamp is what identifies a message to its receivers.
@@ -195,7 +196,8 @@ func (o *Outbox) WriteRows(ctx context.Context, db pg.DB, rows []Row) error {
 	if len(rows) == 0 {
 		return nil
 	}
-	if _, err := db.Exec(ctx, o.sql.write, writeArgs(rows)...); err != nil {
+	query, args := o.writeStatement(rows)
+	if _, err := db.Exec(ctx, query, args...); err != nil {
 		return fmt.Errorf("outbox: write messages: %w", AsRefused(err))
 	}
 	return nil
@@ -206,13 +208,18 @@ func (o *Outbox) WriteRows(ctx context.Context, db pg.DB, rows []Row) error {
 // batch should go through AsRefused.
 func (o *Outbox) QueueWrite(b *pgx.Batch, rows []Row) {
 	if len(rows) > 0 {
-		b.Queue(o.sql.write, writeArgs(rows)...)
+		query, args := o.writeStatement(rows)
+		b.Queue(query, args...)
 	}
 }
 
-// writeArgs returns the arguments of the write statement, as types that pgx
-// encodes in every exec mode.
-func writeArgs(rows []Row) []any {
+// writeStatement returns the statement that writes the rows, one or more, with
+// arguments of types that pgx encodes in every exec mode.
+func (o *Outbox) writeStatement(rows []Row) (query string, args []any) {
+	if len(rows) == 1 {
+		r := &rows[0]
+		return o.sql.writeOne, []any{r.topic, r.logicalID, r.orderingKey, keyHash(r.orderingKey), r.header, notNil(r.payload), r.size}
+	}
 	n := len(rows)
 	topics, ids, keys := make([]string, n), make([]string, n), make([]string, n)
 	hashes, sizes := make([]int64, n), make([]int64, n)
@@ -220,12 +227,17 @@ func writeArgs(rows []Row) []any {
 	for i, r := range rows {
 		topics[i], ids[i], keys[i] = r.topic, r.logicalID, r.orderingKey
 		hashes[i], sizes[i] = keyHash(r.orderingKey), r.size
-		headers[i], payloads[i] = r.header, r.payload
-		if payloads[i] == nil {
-			payloads[i] = []byte{}
-		}
+		headers[i], payloads[i] = r.header, notNil(r.payload)
 	}
-	return []any{topics, ids, keys, hashes, headers, payloads, sizes}
+	return o.sql.write, []any{topics, ids, keys, hashes, headers, payloads, sizes}
+}
+
+// notNil returns b, or empty bytes for nil, which would be NULL.
+func notNil(b []byte) []byte {
+	if b == nil {
+		return []byte{}
+	}
+	return b
 }
 
 // keyHash is stored, so it must not change. Two keys with one hash are sent

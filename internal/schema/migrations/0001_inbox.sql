@@ -28,7 +28,8 @@ CREATE TABLE {{schema}}.horizon (
 );
 
 -- Held messages with their exact bytes. One row per (intent), per (intent,
--- fingerprint) for a conflict, per broker position for a message without key.
+-- fingerprint) for a conflict, per broker position and content for a message
+-- without key.
 CREATE TABLE {{schema}}.held (
     id                  uuid        NOT NULL,
     inbox_id            uuid,
