@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -21,20 +22,18 @@ func (e *StatementError) Error() string {
 const (
 	remedyEnd    = "return nil to commit or an error to roll back, and use tx.Begin for a savepoint"
 	remedyLocal  = "it would stay on the pooled connection for the next message; use SET LOCAL"
+	remedyListen = "it would stay on the pooled connection; listen on a connection of your own"
 	remedyCommit = "a duplicate must not be acked against a commit that a crash can lose"
 )
 
 // refusals are statements by their first word.
-var refusals = map[string]string{
-	"BEGIN":    remedyEnd,
-	"START":    remedyEnd,
-	"COMMIT":   remedyEnd,
-	"END":      remedyEnd,
-	"ABORT":    remedyEnd,
-	"RESET":    remedyLocal,
-	"DISCARD":  remedyLocal,
-	"LISTEN":   "it would stay on the pooled connection; listen on a connection of your own",
-	"UNLISTEN": "it would stay on the pooled connection; listen on a connection of your own",
+var refusals = []struct {
+	words  []string
+	remedy string
+}{
+	{[]string{"BEGIN", "START", "COMMIT", "END", "ABORT"}, remedyEnd},
+	{[]string{"RESET", "DISCARD"}, remedyLocal},
+	{[]string{"LISTEN", "UNLISTEN"}, remedyListen},
 }
 
 // checkStatement refuses transaction control and session state in each of the
@@ -50,7 +49,7 @@ func checkStatement(query string) error {
 	return nil
 }
 
-// statement is the beginning of one statement: its first words in upper case.
+// statement is the beginning of one statement: its first words, as they are.
 type statement struct {
 	words [5]string
 	n     int
@@ -58,47 +57,43 @@ type statement struct {
 
 func (s *statement) add(word string) {
 	if s.n < len(s.words) {
-		s.words[s.n] = strings.ToUpper(word)
+		s.words[s.n] = word
 		s.n++
 	}
 }
 
+// is reports whether word n is one of words, in any letter case.
+func (s *statement) is(n int, words ...string) bool {
+	return slices.ContainsFunc(words, func(w string) bool { return strings.EqualFold(s.words[n], w) })
+}
+
 func (s *statement) check() error {
-	first, second := s.words[0], s.words[1]
-	if remedy, ok := refusals[first]; ok {
-		return &StatementError{first, remedy}
+	for _, r := range refusals {
+		if s.is(0, r.words...) {
+			return &StatementError{strings.ToUpper(s.words[0]), r.remedy}
+		}
 	}
 	switch {
-	case first == "ROLLBACK" && second != "TO" && s.words[2] != "TO":
-		return &StatementError{first, remedyEnd}
-	case first == "PREPARE" && second == "TRANSACTION":
+	case s.is(0, "ROLLBACK") && !s.is(1, "TO") && !s.is(2, "TO"):
+		return &StatementError{"ROLLBACK", remedyEnd}
+	case s.is(0, "PREPARE") && s.is(1, "TRANSACTION"):
 		return &StatementError{"PREPARE TRANSACTION", remedyEnd}
-	case first == "SET":
-		return s.checkSet()
+	case s.is(0, "SET") && !s.is(1, "LOCAL", "CONSTRAINTS"):
+		return &StatementError{"SET", remedyLocal}
+	case s.is(0, "SET") && s.is(2, "SYNCHRONOUS_COMMIT") && !s.isDurable():
+		return &StatementError{"SET LOCAL synchronous_commit", remedyCommit}
 	}
 	return nil
 }
 
-func (s *statement) checkSet() error {
-	switch s.words[1] {
-	case "CONSTRAINTS":
-		return nil
-	case "LOCAL":
-	default:
-		return &StatementError{"SET", remedyLocal}
+// isDurable reports whether a SET LOCAL synchronous_commit keeps commits
+// durable here.
+func (s *statement) isDurable() bool {
+	value := 3
+	if s.is(value, "TO") {
+		value++
 	}
-	if s.words[2] != "SYNCHRONOUS_COMMIT" {
-		return nil
-	}
-	value := s.words[3]
-	if value == "TO" {
-		value = s.words[4]
-	}
-	switch value {
-	case "ON", "REMOTE_APPLY", "TRUE", "YES", "1":
-		return nil
-	}
-	return &StatementError{"SET LOCAL synchronous_commit", remedyCommit}
+	return s.is(value, "ON", "REMOTE_APPLY", "TRUE", "YES", "1")
 }
 
 // nextStatement reads one statement up to its semicolon and returns what is

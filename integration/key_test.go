@@ -43,7 +43,7 @@ func TestC01_ForeignProducer(t *testing.T) {
 			s.settled("charge")
 			require.Equal(t, tc.effects, s.texts(`SELECT key FROM public.effects ORDER BY key`))
 			require.Equal(t, tc.reasons, s.reasons())
-			require.Equal(t, tc.then, svc.consumer.Stats())
+			requireOutcomes(t, tc.then, svc.consumer.Stats())
 		})
 	}
 }
@@ -59,7 +59,7 @@ func TestC04_SourceAndID(t *testing.T) {
 	s.settled("charge")
 	require.Equal(t, []string{"x", "y"}, s.texts(`SELECT convert_from(body, 'UTF8') FROM public.effects ORDER BY body`))
 	require.Equal(t, []string{"conflict"}, s.reasons())
-	require.Equal(t, consumer.Stats{Done: 2, Duplicates: 1, Dead: 1}, svc.consumer.Stats())
+	requireOutcomes(t, consumer.Stats{Done: 2, Duplicates: 1, Dead: 1}, svc.consumer.Stats())
 }
 
 // C05: one event for two handlers of one service.
@@ -80,8 +80,8 @@ func TestC05_OneEventForTwoOperations(t *testing.T) {
 	again.add("email", "email-again", "new", again.consumer.Handler("email", again.effect))
 	s.start(again)
 	s.settled("email-again")
-	require.Equal(t, consumer.Stats{Duplicates: 1}, again.consumer.Stats())
-	require.Equal(t, consumer.Stats{Done: 2}, svc.consumer.Stats())
+	requireOutcomes(t, consumer.Stats{Duplicates: 1}, again.consumer.Stats())
+	requireOutcomes(t, consumer.Stats{Done: 2}, svc.consumer.Stats())
 	s.requireCommands(2)
 }
 

@@ -163,6 +163,25 @@ func TestC107_MisuseIsRefusedAtStart(t *testing.T) {
 	})
 }
 
+// C107: the same on database/sql.
+func TestC107_DatabaseSQL(t *testing.T) {
+	const events = 200
+	s := newStack(t)
+	bouncer := testbed.NewPgBouncer(t, s.db.Server, testbed.PgBouncerConfig{PoolSize: 5})
+	var refused *consumer.PoolerError
+	require.ErrorAs(t, s.openSQL(bouncer.URL(s.db.Name), nil).consumer.Check(t.Context()), &refused)
+
+	svc := s.openSQL(bouncer.URL(s.db.Name)+"&default_query_exec_mode=exec", nil)
+	source := s.open(s.wiring(), options{})
+	svc.handle("charge", s.stream.Subject("new"), source.subscriber("charge", "charge"))
+	svc.start()
+	s.publishMany(events)
+	s.settled("charge")
+	s.requireCommands(events)
+	requireOutcomes(t, consumer.Stats{Done: events}, svc.consumer.Stats())
+	require.Equal(t, events, s.effects())
+}
+
 // warmUp makes the pooler open several servers.
 func (s *stack) warmUp(svc *service) {
 	s.Helper()

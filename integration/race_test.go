@@ -73,7 +73,7 @@ func TestC28_TwentyCopiesInTwoProcesses(t *testing.T) {
 		sum.InDoubt += stats.InDoubt
 		sum.Transient += stats.Transient
 	}
-	require.Equal(t, consumer.Stats{Done: intents, Duplicates: intents * (copies - 1)}, sum, "busy ones came again")
+	requireOutcomes(t, consumer.Stats{Done: intents, Duplicates: intents * (copies - 1)}, sum)
 	require.Empty(t, s.held())
 }
 
@@ -88,10 +88,10 @@ func TestC33_WaitingMessagesAreNotRedelivered(t *testing.T) {
 			for range workers {
 				svc := s.open(s.wiring(), options{
 					consumer:  func(cfg *consumer.Config) { cfg.Concurrency = 1 },
-					jetstream: func(cfg *jetstream.Config) { cfg.AckWait, cfg.InFlight = time.Second, 100 },
+					jetstream: func(cfg *jetstream.Config) { cfg.AckWait, cfg.InFlight = 2*time.Second, 100 },
 				})
 				svc.handle("charge", "new", func(ctx context.Context, tx consumer.Tx, msg *message.Message) ([]*message.Message, error) {
-					if _, err := tx.Exec(ctx, `SELECT pg_catalog.pg_sleep(0.1)`); err != nil {
+					if _, err := tx.Exec(ctx, `SELECT pg_catalog.pg_sleep(0.2)`); err != nil {
 						return nil, err
 					}
 					return svc.effect(ctx, tx, msg)

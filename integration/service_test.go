@@ -49,7 +49,7 @@ type options struct {
 // Consumer, a Router with its Subscribers, a relay.
 type service struct {
 	wiring
-	options
+	tune     options
 	pool     *pgxpool.Pool
 	conn     *nats.Conn
 	box      *outbox.Outbox
@@ -89,7 +89,7 @@ func (s *stack) start(svc *service) {
 }
 
 func openService(ctx context.Context, w wiring, o options) (*service, error) {
-	s := &service{wiring: w, options: o, subs: map[string]*jetstream.Subscriber{}, stopRelay: func() {}}
+	s := &service{wiring: w, tune: o, subs: map[string]*jetstream.Subscriber{}, stopRelay: func() {}}
 	var err error
 	s.pool, err = testbed.NewPool(ctx, w.Database, func(cfg *pgxpool.Config) {
 		cfg.MaxConns = 16
@@ -107,12 +107,12 @@ func openService(ctx context.Context, w wiring, o options) (*service, error) {
 
 func (s *service) openOutbox() error {
 	box := outbox.Config{}
-	apply(s.options.outbox, &box)
+	apply(s.tune.outbox, &box)
 	var err error
 	if s.box, err = outbox.New(box); err != nil {
 		return err
 	}
-	sink, err := outbox.JetStream(s.conn, s.sink)
+	sink, err := outbox.JetStream(s.conn, s.tune.sink)
 	if err != nil {
 		return err
 	}
@@ -121,7 +121,7 @@ func (s *service) openOutbox() error {
 		Backoff: 20 * time.Millisecond, MaxBackoff: 200 * time.Millisecond,
 		Logger: slog.New(slog.DiscardHandler),
 	}
-	apply(s.options.relay, &cfg)
+	apply(s.tune.relay, &cfg)
 	s.relay, err = outbox.NewRelay(s.pool, cfg)
 	return err
 }
@@ -132,12 +132,12 @@ func (s *service) openConsumer() error {
 		MinDelay: 20 * time.Millisecond, MaxDelay: 200 * time.Millisecond, BusyDelay: 50 * time.Millisecond,
 		Logger: slog.New(slog.DiscardHandler),
 	}
-	apply(s.options.consumer, &cfg)
+	apply(s.tune.consumer, &cfg)
 	var err error
 	if s.consumer, err = consumer.New(s.pool, cfg); err != nil {
 		return err
 	}
-	s.router, err = message.NewRouter(s.options.router, watermill.NopLogger{})
+	s.router, err = message.NewRouter(s.tune.router, watermill.NopLogger{})
 	return err
 }
 
@@ -160,7 +160,7 @@ func (s *service) add(operation, durable, subject string, h message.HandlerFunc)
 
 func (s *service) subscriber(operation, durable string) *jetstream.Subscriber {
 	cfg := jetstream.Config{Durable: durable, AckWait: 5 * time.Second, InFlight: 16}
-	apply(s.options.jetstream, &cfg)
+	apply(s.tune.jetstream, &cfg)
 	sub, err := jetstream.New(s.conn, cfg)
 	if err != nil {
 		panic(fmt.Sprintf("jetstream.Config of durable %s: %v", durable, err))

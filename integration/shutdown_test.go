@@ -93,7 +93,7 @@ func TestRouterClosesInTheMiddleOfWork(t *testing.T) {
 			second := s.serve(options{})
 			s.settled("charge")
 			s.requireCommands(events)
-			require.Equal(t, tc.second, second.consumer.Stats())
+			requireOutcomes(t, tc.second, second.consumer.Stats())
 			require.Equal(t, events, s.effects())
 		})
 	}

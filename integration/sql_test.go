@@ -33,9 +33,9 @@ type sqlService struct {
 	fail     atomic.Int64 // so many runs of the handler fail after their effect
 }
 
-func (s *stack) openSQL(tune func(*consumer.Config)) *sqlService {
+func (s *stack) openSQL(url string, tune func(*consumer.Config)) *sqlService {
 	s.Helper()
-	db, err := sql.Open("pgx", s.db.URL)
+	db, err := sql.Open("pgx", url)
 	require.NoError(s, err)
 	db.SetMaxOpenConns(16)
 	s.Cleanup(func() { require.NoError(s, db.Close()) })
@@ -107,7 +107,7 @@ func TestSQL_FromJetStream(t *testing.T) {
 	t.Parallel()
 	const events = 20
 	s := newStack(t)
-	svc := s.openSQL(nil)
+	svc := s.openSQL(s.db.URL, nil)
 	source := s.open(s.wiring(), options{}) // for its connection
 	svc.fail.Store(3)
 	svc.handle("charge", s.stream.Subject("new"), source.subscriber("charge", "charge"))
@@ -119,9 +119,7 @@ func TestSQL_FromJetStream(t *testing.T) {
 	s.requireCommands(events)
 	require.Equal(t, events, s.effects())
 	require.Equal(t, []string{"conflict"}, s.reasons())
-	stats := svc.consumer.Stats()
-	stats.Busy = 0
-	require.Equal(t, consumer.Stats{Done: events, Duplicates: events, Dead: 1, Failed: 3}, stats)
+	requireOutcomes(t, consumer.Stats{Done: events, Duplicates: events, Dead: 1, Failed: 3}, svc.consumer.Stats())
 }
 
 // TestSQL_FromWatermillSQL reads from watermill-sql's own tables, in a
@@ -131,7 +129,7 @@ func TestSQL_FromWatermillSQL(t *testing.T) {
 	t.Parallel()
 	const events = 10
 	s := newStack(t)
-	svc := s.openSQL(nil)
+	svc := s.openSQL(s.db.URL, nil)
 	sub, err := wsql.NewSubscriber(svc.db, wsql.SubscriberConfig{
 		ConsumerGroup: "charge", PollInterval: 10 * time.Millisecond, ResendInterval: 10 * time.Millisecond,
 		SchemaAdapter: wsql.DefaultPostgreSQLSchema{}, OffsetsAdapter: wsql.DefaultPostgreSQLOffsetsAdapter{}, InitializeSchema: true,
@@ -152,7 +150,7 @@ func TestSQL_FromWatermillSQL(t *testing.T) {
 	s.eventually("all are consumed", func() bool { return svc.consumer.Stats().Duplicates == events })
 	s.requireCommands(events)
 	require.Equal(t, events, s.effects(), "attempts that failed left nothing")
-	require.Equal(t, consumer.Stats{Done: events, Duplicates: events, Failed: 3}, svc.consumer.Stats())
+	requireOutcomes(t, consumer.Stats{Done: events, Duplicates: events, Failed: 3}, svc.consumer.Stats())
 }
 
 // TestSQL_WatermillSQLPublisherWritesToTheOutbox: a service that publishes with
@@ -161,7 +159,7 @@ func TestSQL_FromWatermillSQL(t *testing.T) {
 func TestSQL_WatermillSQLPublisherWritesToTheOutbox(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	svc := s.openSQL(func(cfg *consumer.Config) { cfg.Key = keys.LogicalID() })
+	svc := s.openSQL(s.db.URL, func(cfg *consumer.Config) { cfg.Key = keys.LogicalID() })
 	source := s.open(s.wiring(), options{})
 	svc.handle("charge", s.stream.Subject("new"), source.subscriber("charge", "charge"))
 	svc.start()

@@ -2,9 +2,11 @@ package pg
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -85,49 +87,105 @@ func probe(ctx context.Context, a *pgx.Conn, withSecond func(func(b *pgx.Conn) e
 		return &PoolerError{mode}
 	}
 	return withSecond(func(b *pgx.Conn) error {
-		err := share(ctx, a, b)
-		if pgErr := (*pgconn.PgError)(nil); errors.As(err, &pgErr) && (pgErr.Code == "26000" || pgErr.Code == "42P05") {
-			// They believe in statements that are not there.
-			return errors.Join(&PoolerError{mode}, a.Close(ctx), b.Close(ctx))
+		bounded, cancel := context.WithTimeout(ctx, probeTimeout)
+		defer cancel()
+		err := share(bounded, a, b)
+		switch {
+		case isStatementLost(err):
+			return &PoolerError{mode}
+		case bounded.Err() != nil && ctx.Err() == nil:
+			return nil // the pooler has no second server to spare: not known
 		}
 		return err
 	})
 }
 
+// isStatementLost tells whether a prepared statement is missing or in the way.
+func isStatementLost(err error) bool {
+	pgErr := (*pgconn.PgError)(nil)
+	return errors.As(err, &pgErr) && (pgErr.Code == "26000" || pgErr.Code == "42P05")
+}
+
 // isPooled tells whether the process that answers is another one than that
 // which the connection was made to: poolers send cancel keys of their own.
 func isPooled(ctx context.Context, c *pgx.Conn) (bool, error) {
-	var pid uint32
-	err := c.QueryRow(ctx, `SELECT pg_backend_pid()`, pgx.QueryExecModeSimpleProtocol).Scan(&pid)
+	pid, err := backend(ctx, c)
 	return pid != c.PgConn().PID(), err
 }
 
-// probeName is the name of the prepared statement of the probe.
-const probeName = "oncemill_pooler_probe"
+// backend returns the process that answers.
+func backend(ctx context.Context, q interface {
+	QueryRow(ctx context.Context, query string, args ...any) pgx.Row
+}) (pid uint32, err error) {
+	err = q.QueryRow(ctx, `SELECT pg_backend_pid()`, pgx.QueryExecModeSimpleProtocol).Scan(&pid)
+	return pid, err
+}
 
-// share prepares one statement on both connections and executes it there in
-// turns. Poolers give out the server that was last in use: if they don't know
-// of prepared statements the second connection finds the name taken (42P05).
-// If it got another server, the first one will get that, too, while the second
-// has the first's (26000).
+const (
+	// probeTimeout bounds the wait for a second server of the pooler.
+	probeTimeout = 2 * time.Second
+	// probeRounds is how often another server is asked for: a pooler that gives
+	// out servers per transaction does so in the first round when nobody else
+	// uses it.
+	probeRounds = 5
+)
+
+// share fails with 42P05 or 26000 if statements of a and b get to servers that
+// don't know what was prepared there, or know it from the other.
+//
+// Names are new for each probe: servers keep what earlier ones prepared.
 func share(ctx context.Context, a, b *pgx.Conn) error {
+	both, own := "oncemill_"+rand.Text(), "oncemill_"+rand.Text()
 	for _, c := range []*pgx.Conn{a, b} {
-		if _, err := c.Prepare(ctx, probeName, `SELECT 1`); err != nil {
+		// 42P05 if both get the same server, as is usual.
+		if _, err := c.Prepare(ctx, both, `SELECT 1`); err != nil {
 			return err
 		}
 	}
-	for range 10 {
-		err := pgx.BeginFunc(ctx, b, func(tx pgx.Tx) error {
-			_, err := tx.Exec(ctx, probeName)
-			if err == nil {
-				_, err = a.Exec(ctx, probeName)
-			}
-			return err
-		})
+	home, err := prepare(ctx, a, own)
+	for range probeRounds {
 		if err != nil {
 			return err
 		}
-		a, b = b, a
+		var moved bool
+		if moved, err = elsewhere(ctx, a, own, home); moved || err != nil {
+			return err
+		}
+		// While b has a server, likely the one that a had last, a gets another.
+		err = pgx.BeginFunc(ctx, b, func(pgx.Tx) error {
+			moved, err = elsewhere(ctx, a, own, home)
+			return err
+		})
+		if moved {
+			return err
+		}
 	}
-	return errors.Join(a.Deallocate(ctx, probeName), b.Deallocate(ctx, probeName))
+	return errors.Join(err, a.Deallocate(ctx, both), a.Deallocate(ctx, own), b.Deallocate(ctx, both))
+}
+
+// prepare prepares a statement and returns the server that has it now.
+func prepare(ctx context.Context, c *pgx.Conn, name string) (home uint32, err error) {
+	err = pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
+		if _, err := tx.Prepare(ctx, name, `SELECT 1`); err != nil {
+			return err
+		}
+		home, err = backend(ctx, tx)
+		return err
+	})
+	return home, err
+}
+
+// elsewhere executes the prepared statement if it gets another server than
+// home, and tells whether it did.
+func elsewhere(ctx context.Context, c *pgx.Conn, name string, home uint32) (moved bool, err error) {
+	err = pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
+		now, err := backend(ctx, tx)
+		if err != nil || now == home {
+			return err
+		}
+		moved = true
+		_, err = tx.Exec(ctx, name)
+		return err
+	})
+	return moved, err
 }
