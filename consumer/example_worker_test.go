@@ -65,7 +65,9 @@ func Example_worker() {
 	if err := router.Run(ctx); err != nil {
 		panic(err)
 	}
-	_ = <-relaying
+	if err := <-relaying; err != nil {
+		panic(err)
+	}
 }
 
 // TestExampleWorker runs the example: an event that arrives twice has one

@@ -18,7 +18,9 @@ import (
 func TestRelayAfterACrashOfTheDatabase(t *testing.T) {
 	t.Parallel()
 	const keys = 20
-	server := testbed.NewPostgres(t, testbed.PostgresConfig{Settings: map[string]string{"wal_writer_delay": "10s"}})
+	server := testbed.NewPostgres(t, testbed.PostgresConfig{Settings: map[string]string{
+		"wal_writer_delay": "10s", "wal_level": "minimal", "max_wal_senders": "0", "autovacuum": "off", "checkpoint_timeout": "1h",
+	}})
 	s := newStackOn(t, server.NewDB(t), testbed.NewStream(t, nil))
 	proxy := testbed.NewPostgresProxy(t, s.db.URL)
 	w := s.wiring()

@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -42,7 +43,10 @@ func (l *lane) startRead(ctx context.Context, now time.Time) {
 // accept takes a page into memory.
 func (l *lane) accept(res readResult) {
 	l.reading = false
-	if res.err != nil {
+	switch {
+	case errors.Is(res.err, errNewBoot):
+		l.rescan = true
+	case res.err != nil:
 		l.wantRead, l.readFrom = true, time.Now().Add(retryDelay)
 		l.relay.warnError(res.err)
 	}

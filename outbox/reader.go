@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -37,6 +38,10 @@ type reader struct {
 	// prev and cur are snapshots: a generation is what cur shows and prev did
 	// not. prev "" shows nothing; cur "" means that no generation is open.
 	prev, cur string
+	// boot names the time since the database's last crash. Snapshots of
+	// another one say nothing: transaction ids that were not on disk are given
+	// out again.
+	boot string
 	// after is the last id read of the open generation.
 	after int64
 }
@@ -48,6 +53,10 @@ type readRequest struct {
 	blockingRows []int64
 }
 
+// errNewBoot says that the database crashed since the last read, or for all
+// that is known here: the rows must be read anew.
+var errNewBoot = errors.New("outbox: the database recovered from a crash")
+
 // restart makes the next page the first one of a generation of all rows.
 func (rd *reader) restart() { rd.prev, rd.cur, rd.after = "", "", 0 }
 
@@ -58,10 +67,10 @@ func (rd *reader) next(ctx context.Context, req readRequest) (rows []*row, more 
 		query = rd.sql.readByXID
 	}
 	args := []any{rd.lane, rd.prev, rd.cur, rd.after, req.rows, req.bytes, req.blockedKeys, req.blockingRows}
-	var cur string
+	var cur, boot string
 	cut := false
 	err = pg.Each(ctx, rd.db, query, args, func(rs pg.Rows) error {
-		r, beyond, err := scanRow(rs, &cur)
+		r, beyond, err := scanRow(rs, &cur, &boot)
 		if err != nil || r == nil {
 			return err
 		}
@@ -73,6 +82,16 @@ func (rd *reader) next(ctx context.Context, req readRequest) (rows []*row, more 
 	if err != nil {
 		return nil, false, fmt.Errorf("outbox: read lane %d: %w", rd.lane, err)
 	}
+	if boot == "" || boot != rd.boot {
+		known := rd.boot != ""
+		rd.boot = boot
+		if _, err := rd.db.Exec(ctx, rd.sql.boot); err != nil {
+			return nil, false, fmt.Errorf("outbox: read lane %d: %w", rd.lane, err)
+		}
+		if known || boot == "" {
+			return nil, false, errNewBoot
+		}
+	}
 	if more = cut || len(rows) == req.rows; more {
 		rd.cur, rd.after = cur, rows[len(rows)-1].id
 	} else {
@@ -82,7 +101,7 @@ func (rd *reader) next(ctx context.Context, req readRequest) (rows []*row, more 
 }
 
 // scanRow returns nil for the line that has the snapshot only.
-func scanRow(rs pg.Rows, cur *string) (r *row, beyond bool, err error) {
+func scanRow(rs pg.Rows, cur, boot *string) (r *row, beyond bool, err error) {
 	var (
 		id, keyHash                          *int64
 		round                                *int32
@@ -93,7 +112,7 @@ func scanRow(rs pg.Rows, cur *string) (r *row, beyond bool, err error) {
 		createdAt                            *time.Time
 		header, payload                      []byte
 	)
-	err = rs.Scan(cur, &id, &keyHash, &round, &attempts, &dueIn, &parked, &skip, &past,
+	err = rs.Scan(cur, boot, &id, &keyHash, &round, &attempts, &dueIn, &parked, &skip, &past,
 		&brokerID, &createdAt, &topic, &logicalID, &ordering, &header, &payload)
 	if err != nil || id == nil {
 		return nil, false, err

@@ -56,7 +56,7 @@ const readTail = `
 	FROM page p
 	LEFT JOIN LATERAL (SELECT * FROM {{schema}}.outbox o WHERE p.sendable AND o.id = p.id OFFSET 0) o ON true
 )
-SELECT s.cur::text, f.id, f.key_hash, f.round, f.attempts, f.due_in, f.parked, f.skip, f.before >= $6::bigint,
+SELECT s.cur::text, coalesce((SELECT b.id::text FROM {{schema}}.outbox_boot b), ''), f.id, f.key_hash, f.round, f.attempts, f.due_in, f.parked, f.skip, f.before >= $6::bigint,
 	f.broker_id::text, f.created_at, f.topic, f.logical_id, f.ordering_key,
 	CASE WHEN f.before < $6::bigint THEN f.header END, CASE WHEN f.before < $6::bigint THEN f.payload END
 FROM snap s LEFT JOIN filled f ON true
@@ -116,6 +116,10 @@ const readByXIDSQL = readSnap + `, candidate AS MATERIALIZED (
 const adoptSQL = `
 UPDATE {{schema}}.outbox_queue SET xid = pg_current_xact_id()
 WHERE lane = $1::smallint AND xid >= pg_snapshot_xmax(pg_current_snapshot())`
+
+// bootSQL names the time since the last crash of the database, if it has no
+// name yet.
+const bootSQL = `INSERT INTO {{schema}}.outbox_boot DEFAULT VALUES ON CONFLICT DO NOTHING`
 
 // markSentSQL deletes queue rows of messages that were sent. It needs no
 // fence, whoever sent them, and no waiting for the disk: a mark that a crash
@@ -273,15 +277,15 @@ FROM seen`
 
 // statements are the constants above for one schema.
 type statements struct {
-	write, writeOne, readByID, readByXID, adopt, markSent, markFailed string
-	beat, leave, acquire, renew, release, storeMaxPayload             string
-	lockQueue, queueEmpty, setLanes, redrive, skip, failing           string
-	backlog, republishStart, republish, purge                         string
+	write, writeOne, boot, readByID, readByXID, adopt, markSent, markFailed string
+	beat, leave, acquire, renew, release, storeMaxPayload                   string
+	lockQueue, queueEmpty, setLanes, redrive, skip, failing                 string
+	backlog, republishStart, republish, purge                               string
 }
 
 func expand(name schema.Name) statements {
 	return statements{
-		write: name.Expand(writeSQL), writeOne: name.Expand(writeOneSQL), readByID: name.Expand(readByIDSQL), readByXID: name.Expand(readByXIDSQL),
+		write: name.Expand(writeSQL), writeOne: name.Expand(writeOneSQL), boot: name.Expand(bootSQL), readByID: name.Expand(readByIDSQL), readByXID: name.Expand(readByXIDSQL),
 		adopt: name.Expand(adoptSQL), markSent: name.Expand(markSentSQL), markFailed: name.Expand(markFailedSQL),
 		beat: name.Expand(beatSQL), leave: name.Expand(leaveSQL), acquire: name.Expand(acquireSQL),
 		renew: name.Expand(renewSQL), release: name.Expand(releaseSQL), storeMaxPayload: name.Expand(storeMaxPayloadSQL),

@@ -57,17 +57,21 @@ func TestReadsUseTheirIndexes(t *testing.T) {
 	require.NoError(t, err)
 
 	s := expand(schema.Name{})
+	withoutBoot := func(nodes string) string { return strings.Replace(nodes, "Seq Scan outbox_boot", "", 1) } // one row
 	for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
 		nodes := explain(t, db, mode, s.readByID, "1, '', '', 0, 500, 1000000, '{}', '{}'")
 		require.Contains(t, nodes, "outbox_queue_pkey", mode)
-		require.NotContains(t, nodes, "Seq Scan", mode)
+		require.NotContains(t, withoutBoot(nodes), "Seq Scan", mode)
 		require.NotContains(t, nodes, "Merge Join", mode)
 		nodes = explain(t, db, mode, s.readByXID, "1, '"+before+"', '', 0, 500, 1000000, '{}', '{}'")
 		require.Contains(t, nodes, "outbox_queue_xid_idx", mode)
-		require.NotContains(t, nodes, "Seq Scan", mode)
+		require.NotContains(t, withoutBoot(nodes), "Seq Scan", mode)
 		require.NotContains(t, nodes, "outbox_queue_pkey", mode)
 	}
+	_, err = db.Pool.Exec(t.Context(), s.boot)
+	require.NoError(t, err)
 	reader := reader{db: pg.FromPgx(db.Pool), sql: &s, lane: 1, prev: before}
+	require.NoError(t, db.Pool.QueryRow(t.Context(), `SELECT id::text FROM oncemill.outbox_boot`).Scan(&reader.boot))
 	rows, more, err := reader.next(t.Context(), readRequest{rows: 500, bytes: 1 << 20})
 	require.NoError(t, err)
 	require.False(t, more)

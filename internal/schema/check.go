@@ -22,6 +22,7 @@ var rights = map[string][]string{
 	"horizon":          {"SELECT", "INSERT", "UPDATE"},
 	"held":             {"SELECT", "INSERT", "UPDATE", "DELETE"},
 	"outbox":           {"SELECT", "INSERT", "DELETE"},
+	"outbox_boot":      {"SELECT", "INSERT"},
 	"outbox_queue":     {"SELECT", "INSERT", "UPDATE", "DELETE"},
 	"outbox_lane":      {"SELECT", "INSERT", "UPDATE", "DELETE"},
 	"outbox_relay":     {"SELECT", "INSERT", "UPDATE", "DELETE"},

@@ -72,5 +72,15 @@ CREATE TABLE {{schema}}.outbox_settings (
 COMMENT ON COLUMN {{schema}}.outbox_settings.max_payload IS 'largest message the broker takes, bytes of payload and headers, as a relay last saw it';
 COMMENT ON COLUMN {{schema}}.outbox_settings.rounds IS 'republish runs so far: each sends under broker ids of its own';
 
+-- PostgreSQL empties an unlogged table when it recovers from a crash, and on a
+-- standby that is promoted. A row that is gone tells relays that transaction
+-- ids may have been given out again, so that their snapshots say nothing.
+CREATE UNLOGGED TABLE {{schema}}.outbox_boot (
+    one boolean NOT NULL DEFAULT true,
+    id  uuid    NOT NULL DEFAULT gen_random_uuid(),
+    CONSTRAINT outbox_boot_pkey PRIMARY KEY (one),
+    CONSTRAINT outbox_boot_one_check CHECK (one)
+);
+
 INSERT INTO {{schema}}.outbox_settings (lanes) VALUES (4);
 INSERT INTO {{schema}}.outbox_lane (lane) SELECT generate_series(0, 3);
