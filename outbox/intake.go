@@ -46,6 +46,7 @@ func (l *lane) accept(res readResult) {
 	switch {
 	case errors.Is(res.err, errNewBoot):
 		l.rescan = true
+	case errors.Is(res.err, context.Canceled): // the lane is being given back
 	case res.err != nil:
 		l.wantRead, l.readFrom = true, time.Now().Add(retryDelay)
 		l.relay.warnError(res.err)

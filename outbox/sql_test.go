@@ -68,14 +68,22 @@ func TestReadsUseTheirIndexes(t *testing.T) {
 		require.NotContains(t, withoutBoot(nodes), "Seq Scan", mode)
 		require.NotContains(t, nodes, "outbox_queue_pkey", mode)
 	}
-	_, err = db.Pool.Exec(t.Context(), s.boot)
-	require.NoError(t, err)
-	reader := reader{db: pg.FromPgx(db.Pool), sql: &s, lane: 1, prev: before}
-	require.NoError(t, db.Pool.QueryRow(t.Context(), `SELECT id::text FROM oncemill.outbox_boot`).Scan(&reader.boot))
+	reader := newReader(t, db, &s)
+	reader.prev = before
 	rows, more, err := reader.next(t.Context(), readRequest{rows: 500, bytes: 1 << 20})
 	require.NoError(t, err)
 	require.False(t, more)
 	require.Len(t, rows, 25)
+}
+
+// newReader returns the reader of lane 1 that knows the database.
+func newReader(t *testing.T, db *testbed.DB, s *statements) *reader {
+	t.Helper()
+	_, err := db.Pool.Exec(t.Context(), s.boot)
+	require.NoError(t, err)
+	rd := &reader{db: pg.FromPgx(db.Pool), sql: s, lane: 1}
+	require.NoError(t, db.Pool.QueryRow(t.Context(), `SELECT id::text FROM oncemill.outbox_boot`).Scan(&rd.boot))
+	return rd
 }
 
 // explain returns the scans and joins of a plan, one per line.
@@ -130,7 +138,8 @@ func TestReaderStaysWithinItsBounds(t *testing.T) {
 		row := Row{topic: "ord.x", logicalID: "x", header: []byte{}, payload: make([]byte, size)}
 		require.NoError(t, o.WriteRows(t.Context(), pg.FromPgx(db.Pool), []Row{row}))
 	}
-	reader := reader{db: pg.FromPgx(db.Pool), sql: &o.sql}
+	reader := newReader(t, db, &o.sql)
+	reader.lane = 0
 	var pages [][]int64
 	for more := true; more; {
 		var rows []*row
