@@ -16,9 +16,11 @@ import (
 // Statements that would end the transaction (COMMIT, ROLLBACK, BEGIN …), make
 // its commit less durable (SET LOCAL synchronous_commit = off), or outlive it
 // on the pooled connection (SET without LOCAL, RESET, DISCARD, LISTEN …) are
-// refused with a *StatementError before they are sent. What a text hides from
-// that check (a function that calls set_config, for example) is found by a
-// check on the server before COMMIT, which then does not happen.
+// refused with a *StatementError before they are sent. Where a text hides from
+// that check that it ends the transaction or turns synchronous_commit off (in a
+// function, for example), a check on the server before COMMIT finds it, and
+// COMMIT does not happen. Session state that a text hides, such as
+// set_config(…, false) or a session's advisory lock, is not found: don't.
 //
 // Tx has the methods that sqlc's generated code and pgx.BeginFunc need.
 type Tx interface {
