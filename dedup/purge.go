@@ -159,6 +159,6 @@ const (
 // timedID is the lowest id that carries the time t.
 func timedID(t time.Time) string {
 	var b [16]byte
-	binary.BigEndian.PutUint64(b[:8], uint64(max(t.UnixMilli(), 0))<<16) //nolint:gosec // Not negative.
+	binary.BigEndian.PutUint64(b[:8], uint64(max(t.UnixMilli(), 0))<<16) // Not negative.
 	return uuid.Format(b)
 }

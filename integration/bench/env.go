@@ -61,7 +61,7 @@ func (e *Env) database(ctx context.Context, connections int, fn func(url string,
 	}
 	defer func() { err = firstError(err, db.Close(context.WithoutCancel(ctx))) }()
 	pool, err := testbed.NewPool(ctx, db.URL, func(cfg *pgxpool.Config) {
-		cfg.MaxConns = int32(connections) //nolint:gosec // Constants of this package.
+		cfg.MaxConns = int32(connections) // Constants of this package.
 		cfg.MinConns = cfg.MaxConns
 	})
 	if err != nil {

@@ -89,7 +89,7 @@ type event struct {
 
 // newEvent returns a message with a fresh id and a payload of payloadSize.
 func newEvent() *message.Message {
-	e := event{Account: rand.IntN(accounts), Amount: 1 + rand.Int64N(1000)} //nolint:gosec // Not a secret.
+	e := event{Account: rand.IntN(accounts), Amount: 1 + rand.Int64N(1000)} // Not a secret.
 	bare, _ := json.Marshal(e)
 	e.Note = strings.Repeat("x", payloadSize-len(bare))
 	payload, _ := json.Marshal(e) // a struct of ints and text always can be

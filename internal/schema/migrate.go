@@ -172,7 +172,7 @@ func lock(ctx context.Context, tx pg.DB, name Name, wait time.Duration) error {
 func lockKey(name Name) int64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte("oncemill migrate\x00" + name.String()))
-	return int64(h.Sum64()) //nolint:gosec // The bits matter, not the sign.
+	return int64(h.Sum64()) // The bits matter, not the sign.
 }
 
 // ensureSchema creates the schema only when it is missing: CREATE SCHEMA IF

@@ -24,7 +24,7 @@ func Format(id [16]byte) string {
 func NewV7() string {
 	var b [16]byte
 	_, _ = rand.Read(b[6:])
-	ms := uint64(time.Now().UnixMilli()) //nolint:gosec // Not before 1970.
+	ms := uint64(time.Now().UnixMilli()) // Not before 1970.
 	binary.BigEndian.PutUint32(b[:4], uint32(ms>>16))
 	binary.BigEndian.PutUint16(b[4:6], uint16(ms))
 	b[6] = b[6]&0x0f | 0x70
