@@ -44,7 +44,17 @@ type reader struct {
 	boot string
 	// after is the last id read of the open generation.
 	after int64
+	// spread is how many ids a page looks at for each row it may have. It
+	// grows while rows lie far apart.
+	spread int64
 }
+
+// A page looks at leastSpread ids for each row and lane at first: ids are dealt out to
+// the lanes by chance. At mostSpread a page of one row looks at 16 million.
+const (
+	leastSpread = 2
+	mostSpread  = 1 << 18
+)
 
 // readRequest bounds a page, and keeps rows of blocked keys out of it.
 type readRequest struct {
@@ -60,50 +70,59 @@ var errNewBoot = errors.New("outbox: the database recovered from a crash")
 // restart makes the next page the first one of a generation of all rows.
 func (rd *reader) restart() { rd.prev, rd.cur, rd.after = "", "", 0 }
 
+// page is what a read returns: rows, and what is true of all of them.
+type page struct {
+	rows      []*row
+	cut       bool // by the byte budget
+	cur, boot string
+	// beyond is where the part that was looked at ends, if the lane goes on.
+	beyond *int64
+}
+
 // next returns the next page, and whether the generation has more.
 func (rd *reader) next(ctx context.Context, req readRequest) (rows []*row, more bool, err error) {
 	query := rd.sql.readByID
 	if rd.cur == "" && rd.prev != "" {
 		query = rd.sql.readByXID
 	}
-	args := []any{rd.lane, rd.prev, rd.cur, rd.after, req.rows, req.bytes, req.blockedKeys, req.blockingRows}
-	var cur, boot string
-	cut := false
-	err = pg.Each(ctx, rd.db, query, args, func(rs pg.Rows) error {
-		r, beyond, err := scanRow(rs, &cur, &boot)
-		if err != nil || r == nil {
-			return err
-		}
-		if cut = cut || beyond; !cut {
-			rows = append(rows, r)
-		}
-		return nil
-	})
-	if err != nil {
+	rd.spread = max(rd.spread, leastSpread)
+	args := []any{rd.lane, rd.prev, rd.cur, rd.after, req.rows, req.bytes, req.blockedKeys, req.blockingRows, rd.spread * int64(req.rows)}
+	var p page
+	if err := pg.Each(ctx, rd.db, query, args, p.scan); err != nil {
 		return nil, false, fmt.Errorf("outbox: read lane %d: %w", rd.lane, err)
 	}
-	if boot == "" || boot != rd.boot {
+	if p.boot == "" || p.boot != rd.boot {
 		known := rd.boot != ""
-		rd.boot = boot
+		rd.boot = p.boot
 		if _, err := rd.db.Exec(ctx, rd.sql.boot); err != nil {
 			return nil, false, fmt.Errorf("outbox: read lane %d: %w", rd.lane, err)
 		}
-		if known || boot == "" {
+		if known || p.boot == "" {
 			return nil, false, errNewBoot
 		}
 	}
-	if more = cut || len(rows) == req.rows; more {
-		rd.cur, rd.after = cur, rows[len(rows)-1].id
-	} else {
-		rd.prev, rd.cur, rd.after = cur, "", 0
-	}
-	return rows, more, nil
+	return p.rows, rd.advance(&p, req), nil
 }
 
-// scanRow returns nil for the line that has the snapshot only.
-func scanRow(rs pg.Rows, cur, boot *string) (r *row, beyond bool, err error) {
+// advance moves on behind the page, and tells whether the generation has more.
+func (rd *reader) advance(p *page, req readRequest) (more bool) {
+	switch {
+	case p.cut || len(p.rows) == req.rows:
+		rd.cur, rd.after, rd.spread = p.cur, p.rows[len(p.rows)-1].id, leastSpread
+		return true
+	case p.beyond != nil:
+		rd.cur, rd.after, rd.spread = p.cur, *p.beyond, min(rd.spread*8, mostSpread)
+		return true
+	}
+	rd.prev, rd.cur, rd.after, rd.spread = p.cur, "", 0, leastSpread
+	return false
+}
+
+// scan takes one line of a read: the first has no row.
+func (p *page) scan(rs pg.Rows) error {
 	var (
-		id, keyHash                          *int64
+		cur, boot                            *string
+		beyond, id, keyHash                  *int64
 		round                                *int32
 		attempts                             *int16
 		dueIn                                *float64
@@ -112,19 +131,27 @@ func scanRow(rs pg.Rows, cur, boot *string) (r *row, beyond bool, err error) {
 		createdAt                            *time.Time
 		header, payload                      []byte
 	)
-	err = rs.Scan(cur, boot, &id, &keyHash, &round, &attempts, &dueIn, &parked, &skip, &past,
+	err := rs.Scan(&cur, &boot, &beyond, &id, &keyHash, &round, &attempts, &dueIn, &parked, &skip, &past,
 		&brokerID, &createdAt, &topic, &logicalID, &ordering, &header, &payload)
-	if err != nil || id == nil {
-		return nil, false, err
+	if err != nil {
+		return err
 	}
-	r = &row{id: *id, keyHash: keyHash, round: *round, attempts: int(*attempts), dueIn: dueIn, parked: *parked, skip: *skip}
+	if id == nil {
+		p.cur, p.boot, p.beyond = *cur, *boot, beyond
+		return nil
+	}
+	if p.cut = p.cut || *past; p.cut {
+		return nil
+	}
+	r := &row{id: *id, keyHash: keyHash, round: *round, attempts: int(*attempts), dueIn: dueIn, parked: *parked, skip: *skip}
+	p.rows = append(p.rows, r)
 	if topic == nil {
 		r.missing = !r.skip && !r.waits()
-		return r, *past, nil
+		return nil
 	}
 	r.Message = Message{BrokerID: brokerIDOf(*brokerID, *round), LogicalID: *logicalID, Topic: *topic, CreatedAt: *createdAt, Header: header, Payload: payload}
 	if ordering != nil {
 		r.OrderingKey = *ordering
 	}
-	return r, *past, nil
+	return nil
 }

@@ -47,7 +47,8 @@ FROM message m`
 // readTail is the second half of both reads: the messages of a page, looked up
 // by id (OFFSET 0 keeps the planner from a merge join, which would wade
 // through sent messages). A message beyond the byte budget $6 comes without
-// its columns and ends the page; the first one always comes.
+// its columns and ends the page; the first one always comes. The first line
+// has no row: it says what is true of the whole page.
 const readTail = `
 ), filled AS (
 	SELECT p.*, o.broker_id, o.created_at, o.topic, o.logical_id, o.ordering_key, o.header, o.payload,
@@ -56,11 +57,16 @@ const readTail = `
 	FROM page p
 	LEFT JOIN LATERAL (SELECT * FROM {{schema}}.outbox o WHERE p.sendable AND o.id = p.id OFFSET 0) o ON true
 )
-SELECT s.cur::text, coalesce((SELECT b.id::text FROM {{schema}}.outbox_boot b), ''), f.id, f.key_hash, f.round, f.attempts, f.due_in, f.parked, f.skip, f.before >= $6::bigint,
+SELECT s.cur::text, coalesce((SELECT b.id::text FROM {{schema}}.outbox_boot b), ''), s.beyond,
+	NULL::bigint AS id, NULL::bigint, NULL::int, NULL::smallint, NULL::float8, NULL::bool, NULL::bool, NULL::bool,
+	NULL::text, NULL::timestamptz, NULL::text, NULL::text, NULL::text, NULL::bytea, NULL::bytea
+FROM (SELECT cur, (SELECT upto FROM part) AS beyond FROM snap) s
+UNION ALL
+SELECT NULL, NULL, NULL, f.id, f.key_hash, f.round, f.attempts, f.due_in, f.parked, f.skip, f.before >= $6::bigint,
 	f.broker_id::text, f.created_at, f.topic, f.logical_id, f.ordering_key,
 	CASE WHEN f.before < $6::bigint THEN f.header END, CASE WHEN f.before < $6::bigint THEN f.payload END
-FROM snap s LEFT JOIN filled f ON true
-ORDER BY f.id`
+FROM filled f
+ORDER BY id NULLS FIRST`
 
 // readColumns are what a page holds of outbox_queue.
 const readColumns = `q.id, q.key_hash, q.round, q.attempts, (q.parked_at IS NOT NULL) AS parked, (q.skip IS TRUE) AS skip,
@@ -86,18 +92,30 @@ WITH snap AS MATERIALIZED (
 )`
 
 // readByIDSQL reads a page of a generation in id order, after id $4, at most
-// $5 rows. Index: outbox_queue_pkey.
-const readByIDSQL = readSnap + `, page AS MATERIALIZED (
+// $5 rows. It looks at a part of the lane: from its first id on, $9 ids for
+// each lane; if there are more rows beyond that part, it returns its last id. So
+// a page costs the same in any backlog: without statistics, as in a queue that
+// was empty when it was last analyzed, the planner sorts all rows that it is
+// let. Index: outbox_queue_pkey.
+const readByIDSQL = readSnap + `, first AS MATERIALIZED (
+	SELECT min(id) AS id FROM {{schema}}.outbox_queue WHERE lane = $1::smallint AND id > $4::bigint
+), part AS MATERIALIZED (
+	SELECT f.id, CASE WHEN (SELECT min(q.id) FROM {{schema}}.outbox_queue q WHERE q.lane = $1::smallint AND q.id > f.upto) IS NOT NULL THEN f.upto END AS upto
+	FROM (SELECT id, id + $9::bigint * (SELECT lanes FROM {{schema}}.outbox_settings) - 1 AS upto FROM first) f
+), page AS MATERIALIZED (
 	SELECT ` + readColumns + `
 	FROM {{schema}}.outbox_queue q
-	WHERE q.lane = $1::smallint AND q.id > $4::bigint AND` + readWhere + `
+	WHERE q.lane = $1::smallint AND q.id >= (SELECT id FROM part)
+		AND q.id <= coalesce((SELECT upto FROM part), 9223372036854775807) AND` + readWhere + `
 	ORDER BY q.lane, q.id
 	LIMIT $5::int` + readTail
 
 // readByXIDSQL reads the first page of a generation by what can be in it: rows
 // of transactions that were running at $2, or began later. A transaction that
 // has been writing for long costs one probe. Index: outbox_queue_xid_idx.
-const readByXIDSQL = readSnap + `, candidate AS MATERIALIZED (
+const readByXIDSQL = readSnap + `, part AS (
+	SELECT NULL::bigint AS upto WHERE $9::bigint > 0
+), candidate AS MATERIALIZED (
 	SELECT * FROM {{schema}}.outbox_queue
 	WHERE lane = $1::smallint AND xid >= (SELECT pg_snapshot_xmax(prev) FROM snap)
 	UNION ALL
@@ -125,10 +143,14 @@ const bootSQL = `INSERT INTO {{schema}}.outbox_boot DEFAULT VALUES ON CONFLICT D
 // fence, whoever sent them, and no waiting for the disk: a mark that a crash
 // loses is a copy with the same broker id. A mark of an earlier round, which
 // came late, leaves a row alone that was republished since: what was stored
-// then may be lost. Index: outbox_queue_pkey.
+// then may be lost. The rows are looked up one by one (OFFSET 0), whatever the
+// statistics say: from id = ANY the planner makes a scan of the whole lane.
+// Index: outbox_queue_pkey.
 const markSentSQL = `
 DELETE FROM {{schema}}.outbox_queue
-WHERE lane = $1::smallint AND id = ANY($2::bigint[]) AND round = $3::int
+WHERE lane = $1::smallint AND round = $3::int AND ctid = ANY(ARRAY(
+		SELECT q.at FROM unnest($2::bigint[]) AS sent (id)
+		CROSS JOIN LATERAL (SELECT ctid AS at FROM {{schema}}.outbox_queue WHERE lane = $1::smallint AND id = sent.id OFFSET 0) q))
 	AND (SELECT set_config('synchronous_commit', 'off', true)) = 'off'`
 
 // markFailedSQL records failures, only while the lane's fence is ours: the
