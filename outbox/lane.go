@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 )
@@ -84,6 +85,9 @@ func (l *lane) mayPublish(now time.Time) bool {
 // It gives the lane back.
 func (l *lane) run(ctx context.Context) {
 	defer close(l.finished)
+	if _, err := l.relay.db.Exec(ctx, l.relay.sql.adopt, l.hold.lane); err != nil && ctx.Err() == nil {
+		l.relay.warnError(fmt.Errorf("outbox: adopt rows of lane %d: %w", l.hold.lane, err))
+	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for !l.lost.Load() && ctx.Err() == nil {

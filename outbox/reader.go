@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/oncemill/oncemill/internal/pg"
 )
@@ -118,40 +117,28 @@ func (rd *reader) advance(p *page, req readRequest) (more bool) {
 	return false
 }
 
-// scan takes one line of a read: the first has no row.
+// scan takes one line of a read: the first, with id 0, has no row.
 func (p *page) scan(rs pg.Rows) error {
 	var (
-		cur, boot                            *string
-		beyond, id, keyHash                  *int64
-		round                                *int32
-		attempts                             *int16
-		dueIn                                *float64
-		parked, skip, past                   *bool
-		brokerID, topic, logicalID, ordering *string
-		createdAt                            *time.Time
-		header, payload                      []byte
+		r         row
+		cur, boot string
+		beyond    *int64
+		past      bool
 	)
-	err := rs.Scan(&cur, &boot, &beyond, &id, &keyHash, &round, &attempts, &dueIn, &parked, &skip, &past,
-		&brokerID, &createdAt, &topic, &logicalID, &ordering, &header, &payload)
+	err := rs.Scan(&cur, &boot, &beyond, &r.id, &r.keyHash, &r.round, &r.attempts, &r.dueIn, &r.parked, &r.skip, &past,
+		&r.BrokerID, &r.CreatedAt, &r.Topic, &r.LogicalID, &r.OrderingKey, &r.Header, &r.Payload)
 	if err != nil {
 		return err
 	}
-	if id == nil {
-		p.cur, p.boot, p.beyond = *cur, *boot, beyond
+	if r.id == 0 {
+		p.cur, p.boot, p.beyond = cur, boot, beyond
 		return nil
 	}
-	if p.cut = p.cut || *past; p.cut {
+	if p.cut = p.cut || past; p.cut {
 		return nil
 	}
-	r := &row{id: *id, keyHash: keyHash, round: *round, attempts: int(*attempts), dueIn: dueIn, parked: *parked, skip: *skip}
-	p.rows = append(p.rows, r)
-	if topic == nil {
-		r.missing = !r.skip && !r.waits()
-		return nil
-	}
-	r.Message = Message{BrokerID: brokerIDOf(*brokerID, *round), LogicalID: *logicalID, Topic: *topic, CreatedAt: *createdAt, Header: header, Payload: payload}
-	if ordering != nil {
-		r.OrderingKey = *ordering
-	}
+	r.missing = r.Topic == "" && !r.skip && !r.waits()
+	r.BrokerID = brokerIDOf(r.BrokerID, r.round)
+	p.rows = append(p.rows, &r)
 	return nil
 }

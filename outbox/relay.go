@@ -250,9 +250,6 @@ func (r *Relay) acquire(ctx context.Context, n int, drain bool) error {
 		return err
 	}
 	for _, h := range holds {
-		if _, err := r.db.Exec(ctx, r.sql.adopt, h.lane); err != nil {
-			r.warnError(fmt.Errorf("outbox: adopt rows of lane %d: %w", h.lane, err))
-		}
 		r.start(ctx, newLane(r, h, until, drain))
 	}
 	return nil

@@ -57,16 +57,15 @@ const readTail = `
 	FROM page p
 	LEFT JOIN LATERAL (SELECT * FROM {{schema}}.outbox o WHERE p.sendable AND o.id = p.id OFFSET 0) o ON true
 )
-SELECT s.cur::text, coalesce((SELECT b.id::text FROM {{schema}}.outbox_boot b), ''), s.beyond,
-	NULL::bigint AS id, NULL::bigint, NULL::int, NULL::smallint, NULL::float8, NULL::bool, NULL::bool, NULL::bool,
-	NULL::text, NULL::timestamptz, NULL::text, NULL::text, NULL::text, NULL::bytea, NULL::bytea
-FROM (SELECT cur, (SELECT upto FROM part) AS beyond FROM snap) s
+SELECT s.cur::text, coalesce((SELECT b.id::text FROM {{schema}}.outbox_boot b), ''), (SELECT upto FROM part),
+	0::bigint AS id, NULL::bigint, 0, 0::smallint, NULL::float8, false, false, false, '', 'epoch'::timestamptz, '', '', '', NULL::bytea, NULL::bytea
+FROM snap s
 UNION ALL
-SELECT NULL, NULL, NULL, f.id, f.key_hash, f.round, f.attempts, f.due_in, f.parked, f.skip, f.before >= $6::bigint,
-	f.broker_id::text, f.created_at, f.topic, f.logical_id, f.ordering_key,
+SELECT '', '', NULL, f.id, f.key_hash, f.round, f.attempts, f.due_in, f.parked, f.skip, f.before >= $6::bigint,
+	coalesce(f.broker_id::text, ''), coalesce(f.created_at, 'epoch'), coalesce(f.topic, ''), coalesce(f.logical_id, ''), coalesce(f.ordering_key, ''),
 	CASE WHEN f.before < $6::bigint THEN f.header END, CASE WHEN f.before < $6::bigint THEN f.payload END
 FROM filled f
-ORDER BY id NULLS FIRST`
+ORDER BY id`
 
 // readColumns are what a page holds of outbox_queue.
 const readColumns = `q.id, q.key_hash, q.round, q.attempts, (q.parked_at IS NOT NULL) AS parked, (q.skip IS TRUE) AS skip,

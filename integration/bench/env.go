@@ -17,14 +17,13 @@ type scale struct {
 	// WarmUp and Duration are the unmeasured and the measured part of a run
 	// that goes by time.
 	WarmUp, Duration time.Duration
-	// Rows are drained by a relay. The forwarder is slower by so much that
-	// ForwarderRows are sampled of its drain.
-	Rows, ForwarderRows int
+	// Rows are what a relay and the forwarder drain.
+	Rows int
 }
 
 var (
-	fullScale  = scale{Rounds: 5, WarmUp: time.Second, Duration: 4 * time.Second, Rows: 50_000, ForwarderRows: 3_000}
-	quickScale = scale{Rounds: 3, WarmUp: 500 * time.Millisecond, Duration: 1500 * time.Millisecond, Rows: 50_000, ForwarderRows: 1_500}
+	fullScale  = scale{Rounds: 5, WarmUp: time.Second, Duration: 4 * time.Second, Rows: 50_000}
+	quickScale = scale{Rounds: 3, WarmUp: 500 * time.Millisecond, Duration: 1500 * time.Millisecond, Rows: 50_000}
 )
 
 // Env is what runs share.

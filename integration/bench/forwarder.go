@@ -99,22 +99,18 @@ func enveloped(db watermillsql.ContextExecutor) (message.Publisher, error) {
 	return forwarder.NewPublisher(pub, forwarder.PublisherConfig{ForwarderTopic: forwarderTopic}), nil
 }
 
-// forwarderDrain is one forwarder, in the middle of draining as many rows as
-// the others. watermill-sql sorts all that waits for each batch, so that the
-// cost of a batch grows in proportion to the backlog and is that of the whole
-// drain, in the mean, when half of the rows wait. A plain subscriber counts.
+// forwarderDrain is one forwarder. A plain subscriber counts.
 func forwarderDrain(ctx context.Context, env *Env) (s Sample, err error) {
-	rows := env.Scale.ForwarderRows
-	backlog := (env.Scale.Rows + rows) / 2
+	rows := env.Scale.Rows
 	err = withForwarder(ctx, env, func(db *sql.DB, pool *pgxpool.Pool, st *testbed.Stream, start func() error) error {
-		if err := writeForwarder(db, st.Subject("new"), backlog); err != nil {
+		if err := writeForwarder(db, st.Subject("new"), rows); err != nil {
 			return err
 		}
 		all, err := countArrivals(st, rows)
 		if err != nil {
 			return err
 		}
-		if err := settle(ctx, pool); err != nil {
+		if err := checkpoint(ctx, pool); err != nil {
 			return err
 		}
 		s, err = measured(ctx, pool, func() (Sample, error) {

@@ -17,7 +17,7 @@ import (
 func TestMain(m *testing.M) { testbed.Main(m) }
 
 // tiny lets every variant do its work, without a figure worth reading.
-var tiny = scale{Rounds: 1, WarmUp: 20 * time.Millisecond, Duration: 100 * time.Millisecond, Rows: 700, ForwarderRows: 150}
+var tiny = scale{Rounds: 1, WarmUp: 20 * time.Millisecond, Duration: 100 * time.Millisecond, Rows: 700}
 
 func TestEveryVariantRuns(t *testing.T) {
 	env, err := newEnv(t.Context(), tiny)
