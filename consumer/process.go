@@ -125,8 +125,8 @@ func (c *Consumer) effect(op operation, msg *message.Message, s session, claim d
 	if err := s.finish(commit, claim); err != nil {
 		return err
 	}
-	if s.steps() > 0 {
-		c.outbox.Notify()
+	if lanes := s.lanes(); lanes != 0 {
+		c.outbox.NotifyLanes(lanes)
 	}
 	return nil
 }

@@ -30,8 +30,8 @@ type session interface {
 	// commit, until finish or rollback. step is the number of the message in
 	// the delivery: no two have the same.
 	send(prepare func(step int) (outbox.Row, error)) error
-	// steps returns how many messages were sent so far.
-	steps() int
+	// lanes returns where the messages went that finish committed.
+	lanes() outbox.Lanes
 	// finish sends what is queued, stores the result, makes sure that this is
 	// still the claim's transaction, and commits. *InDoubtError: the reply to
 	// COMMIT was lost. After any other error nothing was committed; rollback
@@ -50,6 +50,7 @@ type outgoing struct {
 	mu     sync.Mutex
 	rows   []outbox.Row
 	closed bool
+	wrote  outbox.Lanes // by finish
 }
 
 var errSentLate = errors.New("the handler has returned, its transaction ended: send before returning")
@@ -68,11 +69,7 @@ func (o *outgoing) send(prepare func(step int) (outbox.Row, error)) error {
 	return nil
 }
 
-func (o *outgoing) steps() int {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return len(o.rows)
-}
+func (o *outgoing) lanes() outbox.Lanes { return o.wrote }
 
 // close returns what was sent and takes nothing more.
 func (o *outgoing) close() []outbox.Row {

@@ -37,7 +37,7 @@ func (st *pgxStore) check(ctx context.Context) error {
 	if err := pg.CheckPooler(ctx, st.pool); err != nil {
 		return err
 	}
-	return schema.Check(ctx, pg.FromPgx(st.pool), st.schema)
+	return schema.Check(ctx, pg.FromPgx(st.pool), st.schema, "")
 }
 
 func (st *pgxStore) acquire(ctx context.Context) (*pgxpool.Conn, error) {
@@ -126,7 +126,7 @@ func (s *pgxSession) finish(ctx context.Context, claim dedup.Claim) error {
 	var lost, ours bool
 	var tag string
 	b := &s.queue
-	s.store.outbox.QueueWrite(b, rows)
+	s.store.outbox.QueueWrite(b, rows, &s.wrote)
 	s.store.inbox.QueueFinish(b, claim, s.result, &lost)
 	b.Queue("commit").Exec(func(t pgconn.CommandTag) error {
 		tag, ours = t.String(), true

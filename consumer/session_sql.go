@@ -29,7 +29,7 @@ func (st *sqlStore) check(ctx context.Context) error {
 	if err := pg.CheckPoolerSQL(ctx, st.db); err != nil {
 		return err
 	}
-	return schema.Check(ctx, pg.FromSQL(st.db), st.schema)
+	return schema.Check(ctx, pg.FromSQL(st.db), st.schema, "")
 }
 
 // openTx begins a transaction. database/sql rolls a transaction back when the
@@ -93,14 +93,15 @@ type sqlSession struct {
 func (s *sqlSession) lost() bool { return s.gone }
 
 func (s *sqlSession) finish(ctx context.Context, claim dedup.Claim) error {
-	if err := s.store.outbox.WriteRows(ctx, pg.FromSQL(s.tx), s.close()); err != nil {
+	var err error
+	if s.wrote, err = s.store.outbox.WriteRows(ctx, pg.FromSQL(s.tx), s.close()); err != nil {
 		return s.explain(err)
 	}
 	if err := s.store.inbox.Finish(ctx, dedup.SQL(s.tx), claim, s.result); err != nil {
 		return s.explain(err)
 	}
 	stop := context.AfterFunc(ctx, s.end) // the commit has no context of its own
-	err := s.tx.Commit()
+	err = s.tx.Commit()
 	stop()
 	switch {
 	case err == nil:

@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"encoding/binary"
 	"fmt"
 	"hash/fnv"
 	"sync"
@@ -23,10 +24,21 @@ func wakeSubject(name schema.Name) string {
 	return fmt.Sprintf("oncemill.wake.%016x", h.Sum64())
 }
 
+// Lanes is a set of lanes, one bit each: there are 64 at most.
+type Lanes uint64
+
+const allLanes = ^Lanes(0)
+
+func (l Lanes) has(lane int16) bool { return l>>lane&1 == 1 }
+
 // Notify tells relays that messages were committed: those built on this
 // Outbox, and others through Config.Wake. It does not block and costs little;
 // without it, relays find the messages when they next poll.
-func (o *Outbox) Notify() { o.bell.ring() }
+func (o *Outbox) Notify() { o.NotifyLanes(allLanes) }
+
+// NotifyLanes is Notify for messages whose lanes are known: no relay looks at
+// another one in vain.
+func (o *Outbox) NotifyLanes(lanes Lanes) { o.bell.ring(lanes) }
 
 // bell wakes the relays that listen.
 type bell struct {
@@ -36,7 +48,7 @@ type bell struct {
 	mu        sync.Mutex
 	listeners map[*Relay]struct{}
 	rang      time.Time
-	pending   bool
+	pending   Lanes // to be published when wakeGap is over
 }
 
 func (b *bell) listen(r *Relay) {
@@ -54,17 +66,21 @@ func (b *bell) leave(r *Relay) {
 	delete(b.listeners, r)
 }
 
-func (b *bell) ring() {
+func (b *bell) ring(lanes Lanes) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for r := range b.listeners {
-		r.Notify()
+		r.notify(lanes)
 	}
-	if b.conn == nil || b.pending {
+	if b.conn == nil {
+		return
+	}
+	waiting := b.pending != 0
+	b.pending |= lanes
+	if waiting {
 		return
 	}
 	if wait := wakeGap - time.Since(b.rang); wait > 0 {
-		b.pending = true
 		time.AfterFunc(wait, b.ringOut)
 		return
 	}
@@ -74,12 +90,19 @@ func (b *bell) ring() {
 func (b *bell) ringOut() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.pending = false
 	b.publish()
 }
 
 // publish may fail: polling is the net.
 func (b *bell) publish() {
-	b.rang = time.Now()
-	_ = b.conn.Publish(b.subject, nil)
+	_ = b.conn.Publish(b.subject, binary.BigEndian.AppendUint64(nil, uint64(b.pending)))
+	b.rang, b.pending = time.Now(), 0
+}
+
+// lanesOfWake is what the data of a wake-up says; anything else wakes all.
+func lanesOfWake(data []byte) Lanes {
+	if len(data) != 8 {
+		return allLanes
+	}
+	return Lanes(binary.BigEndian.Uint64(data))
 }

@@ -2,10 +2,14 @@ package outbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/oncemill/oncemill/internal/pg"
+	"github.com/oncemill/oncemill/internal/schema"
 )
 
 // CheckJetStream compares the duplicate window of each stream with the longest
@@ -30,6 +34,21 @@ func CheckJetStream(ctx context.Context, js jetstream.JetStream, relay RelayConf
 		return nil, fmt.Errorf("outbox: check streams: %w", err)
 	}
 	return warnings, nil
+}
+
+// NotReadyError says why the database cannot be used, and what to run: see
+// oncemill.NotReadyError, which is the same type.
+type NotReadyError = schema.NotReadyError
+
+// PoolerError says that a pooler breaks the pool's exec mode: see
+// consumer.PoolerError, which is the same type.
+type PoolerError = pg.PoolerError
+
+// refuses tells whether a check found something that waiting does not mend.
+func refuses(err error) bool {
+	var notReady *NotReadyError
+	var pooler *PoolerError
+	return errors.As(err, &notReady) || errors.As(err, &pooler)
 }
 
 // worstRetry is the longer of two waits: for an answer and then for the next

@@ -194,8 +194,8 @@ func (s *jetStreamSink) Ready() error {
 func (s *jetStreamSink) MaxBytes() int { return int(s.nc.MaxPayload()) }
 
 // onWake calls fn when another process rings on the subject.
-func (s *jetStreamSink) onWake(subject string, fn func()) (stop func(), err error) {
-	sub, err := s.nc.Subscribe(subject, func(*nats.Msg) { fn() })
+func (s *jetStreamSink) onWake(subject string, fn func(Lanes)) (stop func(), err error) {
+	sub, err := s.nc.Subscribe(subject, func(msg *nats.Msg) { fn(lanesOfWake(msg.Data)) })
 	if err != nil {
 		return nil, fmt.Errorf("outbox: listen on %s: %w", subject, err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/oncemill/oncemill/internal/pg"
+	"github.com/oncemill/oncemill/internal/schema"
 )
 
 // Stats counts what a relay did since it was made.
@@ -28,6 +29,7 @@ type Stats struct {
 type Relay struct {
 	cfg    RelayConfig
 	db     pg.DB
+	pooler func(context.Context) error // checks what is between db and the server
 	sql    *statements
 	leases leases
 	epoch  time.Time // what the monotonic deadlines count from
@@ -46,32 +48,36 @@ type Relay struct {
 // it holds uses up to two connections at a time, and the relay one more; with
 // fewer in the pool they wait for each other.
 func NewRelay(pool *pgxpool.Pool, cfg RelayConfig) (*Relay, error) {
-	return newRelay(pg.FromPgx(pool), cfg)
+	return newRelay(pg.FromPgx(pool), func(ctx context.Context) error { return pg.CheckPooler(ctx, pool) }, cfg)
 }
 
 // NewRelaySQL is NewRelay for database/sql over pgx/stdlib.
 func NewRelaySQL(db *sql.DB, cfg RelayConfig) (*Relay, error) {
-	return newRelay(pg.FromSQL(db), cfg)
+	return newRelay(pg.FromSQL(db), func(ctx context.Context) error { return pg.CheckPoolerSQL(ctx, db) }, cfg)
 }
 
-func newRelay(db pg.DB, cfg RelayConfig) (*Relay, error) {
+func newRelay(db pg.DB, pooler func(context.Context) error, cfg RelayConfig) (*Relay, error) {
 	cfg.setDefaults()
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
 	statements := &cfg.Outbox.sql
 	return &Relay{
-		cfg: cfg, db: db, sql: statements, epoch: time.Now(), lanes: make(map[int16]*lane),
+		cfg: cfg, db: db, pooler: pooler, sql: statements, epoch: time.Now(), lanes: make(map[int16]*lane),
 		leases: leases{db: db, sql: statements, owner: cfg.Owner, lease: cfg.Lease},
 	}, nil
 }
 
 // Notify makes the relay look for rows at once. It does not block.
-func (r *Relay) Notify() {
+func (r *Relay) Notify() { r.notify(allLanes) }
+
+func (r *Relay) notify(lanes Lanes) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, l := range r.lanes {
-		ring(l.bell)
+	for n, l := range r.lanes {
+		if lanes.has(n) {
+			ring(l.bell)
+		}
 	}
 }
 
@@ -84,10 +90,45 @@ func (r *Relay) Stats() Stats {
 	}
 }
 
+// Check makes sure that the schema has the version that this code needs, that
+// the current role may do what a relay does, and that a pooler before the
+// database fits the pool's exec mode. It returns a *NotReadyError or
+// *PoolerError that says what to do, or the error of the connection.
+func (r *Relay) Check(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.Lease)
+	defer cancel()
+	if err := r.pooler(ctx); err != nil {
+		return fmt.Errorf("outbox: %w", err)
+	}
+	if err := schema.Check(ctx, r.db, r.cfg.Outbox.schema, "outbox"); err != nil {
+		return fmt.Errorf("outbox: %w", err)
+	}
+	return nil
+}
+
+// start checks the database, as often as it takes to reach it.
+func (r *Relay) start(ctx context.Context) error {
+	for ctx.Err() == nil {
+		err := r.Check(ctx)
+		if err == nil || refuses(err) {
+			return err
+		}
+		r.warnError(err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(r.cfg.Poll):
+		}
+	}
+	return nil
+}
+
 // Run sends until ctx ends. It then waits a little for answers, records them
 // and gives its lanes back. It survives outages of the database and of the
-// sink. It returns nil.
+// sink, and returns nil, but for what [Relay.Check] finds at the start.
 func (r *Relay) Run(ctx context.Context) error {
+	if err := r.start(ctx); err != nil {
+		return err
+	}
 	defer r.listen()()
 	ticker := time.NewTicker(min(r.cfg.Lease/3, r.cfg.Poll))
 	defer ticker.Stop()
@@ -140,9 +181,9 @@ func (r *Relay) listen() (stop func()) {
 	bell.listen(r)
 	stopWake := func() {}
 	if sink, ok := r.cfg.Sink.(interface {
-		onWake(subject string, fn func()) (func(), error)
+		onWake(subject string, fn func(Lanes)) (func(), error)
 	}); ok {
-		stop, err := sink.onWake(bell.subject, r.Notify)
+		stop, err := sink.onWake(bell.subject, r.notify)
 		if err != nil {
 			r.warnError(err)
 		} else {
@@ -250,12 +291,12 @@ func (r *Relay) acquire(ctx context.Context, n int, drain bool) error {
 		return err
 	}
 	for _, h := range holds {
-		r.start(ctx, newLane(r, h, until, drain))
+		r.run(ctx, newLane(r, h, until, drain))
 	}
 	return nil
 }
 
-func (r *Relay) start(ctx context.Context, l *lane) {
+func (r *Relay) run(ctx context.Context, l *lane) {
 	ctx, l.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	r.mu.Lock()
 	r.lanes[l.hold.lane] = l

@@ -34,15 +34,18 @@ WITH message AS (
 	SELECT $7::bigint AS size
 )` + writeQueue
 
-// writeQueue is the second half of both.
-const writeQueue = `
-INSERT INTO {{schema}}.outbox_queue (lane, id, xid, key_hash)
-SELECT (SELECT CASE
-		WHEN (SELECT size FROM largest) > coalesce(max_payload, 1048576) THEN -1
-		ELSE (coalesce(m.key_hash, m.id) & 9223372036854775807) % lanes
-	END FROM {{schema}}.outbox_settings),
-	m.id, pg_current_xact_id(), m.key_hash
-FROM message m`
+// writeQueue is the second half of both. It returns the lanes, one bit each.
+const writeQueue = `, queued AS (
+	INSERT INTO {{schema}}.outbox_queue (lane, id, xid, key_hash)
+	SELECT (SELECT CASE
+			WHEN (SELECT size FROM largest) > coalesce(max_payload, 1048576) THEN -1
+			ELSE (coalesce(m.key_hash, m.id) & 9223372036854775807) % lanes
+		END FROM {{schema}}.outbox_settings),
+		m.id, pg_current_xact_id(), m.key_hash
+	FROM message m
+	RETURNING lane
+)
+SELECT bit_or(1::bigint << lane::int) FROM queued`
 
 // readTail is the second half of both reads: the messages of a page, looked up
 // by id (OFFSET 0 keeps the planner from a merge join, which would wade

@@ -205,7 +205,8 @@ func TestReaderStaysWithinItsBounds(t *testing.T) {
 	require.NoError(t, err)
 	for _, size := range []int{10, 5000, 10, 10, 9000, 10} {
 		row := Row{topic: "ord.x", logicalID: "x", header: []byte{}, payload: make([]byte, size)}
-		require.NoError(t, o.WriteRows(t.Context(), pg.FromPgx(db.Pool), []Row{row}))
+		_, err := o.WriteRows(t.Context(), pg.FromPgx(db.Pool), []Row{row})
+		require.NoError(t, err)
 	}
 	reader := newReader(t, db, &o.sql)
 	reader.lane = 0
@@ -278,7 +279,8 @@ func TestMarksOfALostLane(t *testing.T) {
 	db := migrated(t)
 	o, err := New(Config{})
 	require.NoError(t, err)
-	require.NoError(t, o.WriteRows(context.Background(), pg.FromPgx(db.Pool), []Row{{topic: "x", logicalID: "1", header: []byte{}}, {topic: "x", logicalID: "2", header: []byte{}}}))
+	_, err = o.WriteRows(context.Background(), pg.FromPgx(db.Pool), []Row{{topic: "x", logicalID: "1", header: []byte{}}, {topic: "x", logicalID: "2", header: []byte{}}})
+	require.NoError(t, err)
 	_, err = db.Pool.Exec(t.Context(), `UPDATE oncemill.outbox_queue SET lane = 0`)
 	require.NoError(t, err)
 	mk := marker{db: pg.FromPgx(db.Pool), sql: &o.sql, hold: hold{lane: 0, fence: 7}}

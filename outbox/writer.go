@@ -45,9 +45,10 @@ type Config struct {
 // Outbox writes messages into the outbox tables of one schema. It is safe for
 // concurrent use.
 type Outbox struct {
-	cfg  Config
-	sql  statements
-	bell bell
+	cfg    Config
+	schema schema.Name
+	sql    statements
+	bell   bell
 }
 
 // New returns an Outbox. It does no I/O.
@@ -59,7 +60,7 @@ func New(cfg Config) (*Outbox, error) {
 	if cfg.MaxBytes < 0 {
 		return nil, fmt.Errorf("outbox: MaxBytes: %d is negative; 0 means what the broker takes", cfg.MaxBytes)
 	}
-	return &Outbox{cfg: cfg, sql: expand(name), bell: bell{conn: cfg.Wake, subject: wakeSubject(name)}}, nil
+	return &Outbox{cfg: cfg, schema: name, sql: expand(name), bell: bell{conn: cfg.Wake, subject: wakeSubject(name)}}, nil
 }
 
 var defaultOutbox = &Outbox{sql: expand(schema.Name{})}
@@ -94,7 +95,8 @@ func (o *Outbox) write(ctx context.Context, db pg.DB, topic string, msgs []*mess
 	if err != nil {
 		return err
 	}
-	return o.WriteRows(ctx, db, rows)
+	_, err = o.WriteRows(ctx, db, rows)
+	return err
 }
 
 func (o *Outbox) prepare(topic string, msgs []*message.Message) ([]Row, error) {
@@ -191,26 +193,34 @@ func storedHeaders(msg *message.Message, stamp Stamp) map[string]string {
 }
 
 // WriteRows writes prepared messages in the caller's transaction, in order,
-// in one statement.
-func (o *Outbox) WriteRows(ctx context.Context, db pg.DB, rows []Row) error {
+// in one statement. It returns their lanes, for NotifyLanes.
+func (o *Outbox) WriteRows(ctx context.Context, db pg.DB, rows []Row) (Lanes, error) {
 	if len(rows) == 0 {
-		return nil
+		return 0, nil
 	}
+	var lanes int64
 	query, args := o.writeStatement(rows)
-	if _, err := db.Exec(ctx, query, args...); err != nil {
-		return fmt.Errorf("outbox: write messages: %w", AsRefused(err))
+	if err := pg.QueryRow(ctx, db, query, args, &lanes); err != nil {
+		return 0, fmt.Errorf("outbox: write messages: %w", AsRefused(err))
 	}
-	return nil
+	return Lanes(lanes), nil
 }
 
 // QueueWrite adds the statement that writes the rows to a batch, which must be
-// sent in the caller's transaction; no rows, no statement. An error of the
-// batch should go through AsRefused.
-func (o *Outbox) QueueWrite(b *pgx.Batch, rows []Row) {
-	if len(rows) > 0 {
-		query, args := o.writeStatement(rows)
-		b.Queue(query, args...)
+// sent in the caller's transaction; no rows, no statement. When the batch was
+// closed, *lanes has their lanes. An error of the batch should go through
+// AsRefused.
+func (o *Outbox) QueueWrite(b *pgx.Batch, rows []Row, lanes *Lanes) {
+	if len(rows) == 0 {
+		return
 	}
+	query, args := o.writeStatement(rows)
+	b.Queue(query, args...).QueryRow(func(r pgx.Row) error {
+		var set int64
+		err := r.Scan(&set)
+		*lanes = Lanes(set)
+		return err
+	})
 }
 
 // writeStatement returns the statement that writes the rows, one or more, with

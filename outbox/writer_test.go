@@ -241,12 +241,17 @@ var writes = map[string]func(ctx context.Context, pool *pgxpool.Pool, o *outbox.
 		}
 		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 			var b pgx.Batch
-			o.QueueWrite(&b, nil)
-			o.QueueWrite(&b, rows)
+			var lanes outbox.Lanes
+			o.QueueWrite(&b, nil, &lanes)
+			o.QueueWrite(&b, rows, &lanes)
 			if b.Len() != 1 {
 				return errors.New("want one statement")
 			}
-			return outbox.AsRefused(tx.SendBatch(ctx, &b).Close())
+			err := outbox.AsRefused(tx.SendBatch(ctx, &b).Close())
+			if err == nil && lanes == 0 {
+				err = errors.New("want lanes")
+			}
+			return err
 		})
 	},
 	"WriteSQL": func(ctx context.Context, pool *pgxpool.Pool, o *outbox.Outbox, topic string, msgs []*message.Message) error {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -53,15 +54,23 @@ func serve(ctx context.Context, cfg workerConfig, pool *pgxpool.Pool, nc *nats.C
 	if err != nil {
 		return err
 	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	relayCtx, stopRelay := context.WithCancel(context.WithoutCancel(ctx))
 	var relaying sync.WaitGroup
-	relaying.Go(func() { _ = relay.Run(relayCtx) }) // nil, whatever happens
-	defer func() { stopRelay(); relaying.Wait() }()
+	var relayErr error
+	relaying.Go(func() {
+		relayErr = relay.Run(relayCtx)
+		stop()
+	})
 	go func() {
 		<-router.Running()
 		fmt.Println(readyLine)
 	}()
-	return router.Run(ctx)
+	err = router.Run(ctx)
+	stopRelay()
+	relaying.Wait()
+	return errors.Join(err, relayErr)
 }
 
 // newRouter wires the handler.

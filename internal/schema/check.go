@@ -66,8 +66,9 @@ func (e *NotReadyError) Error() string {
 
 // Check returns a *NotReadyError when the server is too old, the schema's
 // version is not the one that this code needs, or the current role lacks a
-// right. Other errors are those of the connection.
-func Check(ctx context.Context, db pg.DB, name Name) error {
+// right on a table whose name starts with tables. Other errors are those of
+// the connection.
+func Check(ctx context.Context, db pg.DB, name Name, tables string) error {
 	var role string
 	var server int
 	var usage, exists bool
@@ -85,7 +86,7 @@ func Check(ctx context.Context, db pg.DB, name Name) error {
 	case !usage:
 		return notReady("missing right", "run "+usageGrant(name, role))
 	}
-	missing, err := missingGrants(ctx, db, name, role)
+	missing, err := missingGrants(ctx, db, name, tables, role)
 	if err != nil {
 		return err
 	}
@@ -108,7 +109,7 @@ func Check(ctx context.Context, db pg.DB, name Name) error {
 }
 
 // missingGrants returns, per table, the GRANT that role lacks.
-func missingGrants(ctx context.Context, db pg.DB, name Name, role string) (map[string]string, error) {
+func missingGrants(ctx context.Context, db pg.DB, name Name, tables, role string) (map[string]string, error) {
 	has := make(map[string][4]bool)
 	err := pg.Each(ctx, db, selectRights, []any{name.String()}, func(rows pg.Rows) error {
 		var table string
@@ -125,6 +126,9 @@ func missingGrants(ctx context.Context, db pg.DB, name Name, role string) (map[s
 	columns := []string{"SELECT", "INSERT", "UPDATE", "DELETE"}
 	missing := make(map[string]string)
 	for table, needed := range rights {
+		if table != "schema_migration" && !strings.HasPrefix(table, tables) {
+			continue
+		}
 		given := has[table] // no rights on a table that is not there
 		lacks := slices.DeleteFunc(slices.Clone(needed), func(r string) bool { return given[slices.Index(columns, r)] })
 		if len(lacks) > 0 {

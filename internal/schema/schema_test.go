@@ -64,7 +64,7 @@ func TestC103_KilledHalfWayLeavesNothing(t *testing.T) {
 	_ = conn.Close(t.Context())
 
 	require.NoError(t, schema.Migrate(t.Context(), db.Pool, schema.Config{}), "the next one starts from nothing")
-	require.NoError(t, schema.Check(t.Context(), pg.FromPgx(db.Pool), schema.Name{}))
+	require.NoError(t, schema.Check(t.Context(), pg.FromPgx(db.Pool), schema.Name{}, ""))
 }
 
 func TestC103_AWaitingReplicaSaysWhatItWaitsFor(t *testing.T) {
@@ -90,7 +90,7 @@ func TestC99_SchemaNames(t *testing.T) {
 		require.NoError(t, schema.Migrate(t.Context(), db.Pool, schema.Config{Schema: name}), "%q", name)
 		parsed, err := schema.ParseName(name)
 		require.NoError(t, err)
-		require.NoError(t, schema.Check(t.Context(), pg.FromPgx(db.Pool), parsed), "%q", name)
+		require.NoError(t, schema.Check(t.Context(), pg.FromPgx(db.Pool), parsed, ""), "%q", name)
 		var exists bool
 		require.NoError(t, db.Pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)`, name).Scan(&exists))
 		require.True(t, exists, "%q", name)
@@ -116,7 +116,7 @@ func TestC105_LookAlikesAreNotTouched(t *testing.T) {
 		require.NoError(t, schema.Migrate(t.Context(), conn, schema.Config{Schema: "once_x"}))
 		name, err := schema.ParseName("once_x")
 		require.NoError(t, err)
-		require.NoError(t, schema.Check(t.Context(), pg.FromPgx(conn), name))
+		require.NoError(t, schema.Check(t.Context(), pg.FromPgx(conn), name, ""))
 	}
 	var rows int
 	require.NoError(t, db.Pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM before.schema_migration) + (SELECT count(*) FROM before.inbox) + (SELECT count(*) FROM public.outbox)`).Scan(&rows))
@@ -142,7 +142,7 @@ func TestC106_CheckSaysExactlyWhatIsMissing(t *testing.T) {
 	ctx := t.Context()
 	require.NoError(t, schema.Migrate(ctx, db.Pool, schema.Config{}))
 	app, role := appRole(t, db)
-	check := func() error { return schema.Check(ctx, pg.FromPgx(app), schema.Name{}) }
+	check := func() error { return schema.Check(ctx, pg.FromPgx(app), schema.Name{}, "") }
 	require.NoError(t, check())
 	require.NoError(t, schema.Migrate(ctx, app, schema.Config{}), "no DDL right is needed when there is nothing to do")
 
@@ -183,7 +183,7 @@ func TestStatementsAreWhatMigrateRuns(t *testing.T) {
 		_, err = db.Pool.Exec(t.Context(), script)
 		require.NoError(t, err)
 	}
-	require.NoError(t, schema.Check(t.Context(), pg.FromPgx(db.Pool), name))
+	require.NoError(t, schema.Check(t.Context(), pg.FromPgx(db.Pool), name, ""))
 	require.NoError(t, schema.Migrate(t.Context(), db.Pool, schema.Config{Schema: name.String()}))
 	for _, span := range [][2]int{{-1, 1}, {1, 0}, {0, schema.Version() + 1}} {
 		_, err := schema.Statements(name, span[0], span[1])
