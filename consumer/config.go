@@ -169,7 +169,7 @@ func (cfg *Config) defaultConcurrency(connections int) error {
 	case cfg.Concurrency < 0:
 		return fmt.Errorf("consumer.Config.Concurrency: %d is negative; use 1 or more", cfg.Concurrency)
 	case connections > 0 && cfg.Concurrency > connections:
-		return fmt.Errorf("consumer.Config.Concurrency: %d deliveries need a connection each and the pool has %d; lower it, or raise the pool to Concurrency + 1 and one for each relay lane", cfg.Concurrency, connections)
+		return fmt.Errorf("consumer.Config.Concurrency: %d deliveries need a connection each and the pool has %d; lower it, or raise the pool to Concurrency + 1, and 3 more for a relay in this process", cfg.Concurrency, connections)
 	case cfg.Concurrency == 0 && connections > 0:
 		cfg.Concurrency = max(connections-1, 1)
 	case cfg.Concurrency == 0:

@@ -25,6 +25,10 @@ type RelayConfig struct {
 	Lease time.Duration
 	// Poll is how often rows are looked for without a wake-up. 0 means 1 s.
 	Poll time.Duration
+	// Connections is how many statements of all lanes run at a time. 0 means
+	// 2: one reads while another one marks, and a relay is bound by the broker
+	// before it is bound by them.
+	Connections int
 	// Window is how many messages of a lane may be unacknowledged. 0 means 1024.
 	Window int
 	// Batch is how many rows one statement reads or marks. 0 means 500.
@@ -62,6 +66,7 @@ func (c *RelayConfig) setDefaults() {
 	c.Owner += "/" + rand.Text()[:8]
 	defaultTo(&c.Lease, 10*time.Second)
 	defaultTo(&c.Poll, time.Second)
+	defaultTo(&c.Connections, 2)
 	defaultTo(&c.Window, 1024)
 	defaultTo(&c.Batch, 500)
 	defaultTo(&c.MaxBytes, 16<<20)
@@ -88,7 +93,7 @@ func (c *RelayConfig) validate() error {
 		name  string
 		value int64
 	}{
-		{"Poll", int64(c.Poll)}, {"Window", int64(c.Window)}, {"Batch", int64(c.Batch)},
+		{"Poll", int64(c.Poll)}, {"Connections", int64(c.Connections)}, {"Window", int64(c.Window)}, {"Batch", int64(c.Batch)},
 		{"MaxBytes", int64(c.MaxBytes)}, {"MaxAttempts", int64(c.MaxAttempts)}, {"Backoff", int64(c.Backoff)},
 		{"MaxBackoff", int64(c.MaxBackoff)}, {"StopWait", int64(c.StopWait)},
 	} {

@@ -29,6 +29,7 @@ const (
 type lane struct {
 	relay  *Relay
 	hold   hold
+	leases leases
 	reader reader
 	marker marker
 	win    *window
@@ -60,9 +61,9 @@ type doubtful struct {
 
 func newLane(r *Relay, h hold, until time.Time, drain bool) *lane {
 	l := &lane{
-		relay: r, hold: h, win: newWindow(), drain: drain,
-		reader:   reader{db: r.db, sql: r.sql, lane: h.lane},
-		marker:   marker{db: r.db, sql: r.sql, hold: h},
+		relay: r, hold: h, leases: r.leases, win: newWindow(), drain: drain,
+		reader:   reader{db: r.lanesDB, sql: r.sql, lane: h.lane},
+		marker:   marker{db: r.lanesDB, sql: r.sql, hold: h},
 		bell:     make(chan struct{}, 1),
 		finished: make(chan struct{}),
 		answers:  answers{bell: make(chan struct{}, 1)},
@@ -70,6 +71,7 @@ func newLane(r *Relay, h hold, until time.Time, drain bool) *lane {
 		markDone: make(chan markResult, 1),
 		rescan:   true,
 	}
+	l.leases.db = r.lanesDB
 	l.extend(until)
 	return l
 }
@@ -85,7 +87,7 @@ func (l *lane) mayPublish(now time.Time) bool {
 // It gives the lane back.
 func (l *lane) run(ctx context.Context) {
 	defer close(l.finished)
-	if _, err := l.relay.db.Exec(ctx, l.relay.sql.adopt, l.hold.lane); err != nil && ctx.Err() == nil {
+	if _, err := l.relay.lanesDB.Exec(ctx, l.relay.sql.adopt, l.hold.lane); err != nil && ctx.Err() == nil {
 		l.relay.warnError(fmt.Errorf("outbox: adopt rows of lane %d: %w", l.hold.lane, err))
 	}
 	timer := time.NewTimer(0)
@@ -201,7 +203,7 @@ func (l *lane) finish(ctx context.Context) {
 	if _, err := l.marker.write(ctx, &l.pending); err != nil && !errors.Is(err, errLost) {
 		l.relay.warnError(err)
 	}
-	if err := l.relay.leases.release(ctx, l.hold); err != nil {
+	if err := l.leases.release(ctx, l.hold); err != nil {
 		l.relay.warnError(err)
 	}
 }

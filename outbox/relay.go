@@ -27,12 +27,13 @@ type Stats struct {
 // Relay sends the messages of an outbox. Any number of relays may run, in any
 // process. Its methods are safe for concurrent use, but run it once at a time.
 type Relay struct {
-	cfg    RelayConfig
-	db     pg.DB
-	pooler func(context.Context) error // checks what is between db and the server
-	sql    *statements
-	leases leases
-	epoch  time.Time // what the monotonic deadlines count from
+	cfg     RelayConfig
+	db      pg.DB                       // of the relay itself
+	lanesDB limited                     // of its lanes
+	pooler  func(context.Context) error // checks what is between db and the server
+	sql     *statements
+	leases  leases
+	epoch   time.Time // what the monotonic deadlines count from
 
 	stats struct{ sent, failed, inDoubt atomic.Uint64 }
 	log   limiter
@@ -44,9 +45,8 @@ type Relay struct {
 	awaySince time.Time // since when the sink is not ready; zero if it is
 }
 
-// NewRelay returns a relay that reads through pool. It does no I/O. Each lane
-// it holds uses up to two connections at a time, and the relay one more; with
-// fewer in the pool they wait for each other.
+// NewRelay returns a relay that reads through pool. It does no I/O. Its lanes
+// use RelayConfig.Connections of the pool at a time, and the relay one more.
 func NewRelay(pool *pgxpool.Pool, cfg RelayConfig) (*Relay, error) {
 	return newRelay(pg.FromPgx(pool), func(ctx context.Context) error { return pg.CheckPooler(ctx, pool) }, cfg)
 }
@@ -64,7 +64,8 @@ func newRelay(db pg.DB, pooler func(context.Context) error, cfg RelayConfig) (*R
 	statements := &cfg.Outbox.sql
 	return &Relay{
 		cfg: cfg, db: db, pooler: pooler, sql: statements, epoch: time.Now(), lanes: make(map[int16]*lane),
-		leases: leases{db: db, sql: statements, owner: cfg.Owner, lease: cfg.Lease},
+		leases:  leases{db: db, sql: statements, owner: cfg.Owner, lease: cfg.Lease},
+		lanesDB: limited{db, make(chan struct{}, cfg.Connections)},
 	}, nil
 }
 

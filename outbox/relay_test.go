@@ -460,6 +460,28 @@ func TestJetStreamRefusesAReconnectBuffer(t *testing.T) {
 	require.ErrorContains(t, err, "nats.ReconnectBufSize(-1)")
 }
 
+func TestLanesShareAFewConnections(t *testing.T) {
+	db := newDB(t)
+	s := testbed.NewStream(t, nil)
+	o := newOutbox(t, outbox.Config{})
+	load{writers: 4, rows: 1000, keys: 10}.run(t, db, o, s.Subject("a"))
+	proxy := testbed.NewPostgresProxy(t, db.URL)
+	pool, err := testbed.NewPool(t.Context(), proxy.URL(), func(c *pgxpool.Config) { c.MaxConns = 10 })
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	cfg := relayConfig(newSink(t, s.Conn, outbox.JetStreamConfig{}))
+	cfg.Outbox, cfg.Batch = o, 20
+	relay, err := outbox.NewRelay(pool, cfg)
+	require.NoError(t, err)
+	runOnce(t, relay)
+	drained(t, db)
+	links := map[int]bool{}
+	for _, statement := range proxy.Statements() {
+		links[statement.Link] = true
+	}
+	require.LessOrEqual(t, len(links), 2+1)
+}
+
 func TestDatabaseOutageLosesNothing(t *testing.T) {
 	db := newDB(t)
 	s := testbed.NewStream(t, nil)

@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	// connections of a worker: one for each payment it applies, and for a relay
-	// that happens to hold all four lanes two for each and one more.
-	connections = concurrency + 9
+	// connections of a worker: one for each payment it applies, three for its
+	// relay.
+	connections = concurrency + 3
 	// restartPause is between two tries to start while a server is away.
 	restartPause = 100 * time.Millisecond
 	// readyLine is what a worker prints when it consumes.

@@ -22,8 +22,8 @@ const (
 	// relayInFlight is what one relay has in flight by default: 4 lanes with a
 	// window of 1024. The raw publisher gets the same.
 	relayInFlight = 4096
-	// relayConnections is what a relay asks for: two per lane, one for itself.
-	relayConnections = 9
+	// relayConnections is what a relay uses: two for its lanes, one for itself.
+	relayConnections = 3
 	// stallWait is how long the raw publisher waits for room: a full window is
 	// no failure.
 	stallWait = 30 * time.Second
