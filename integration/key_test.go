@@ -8,6 +8,7 @@ import (
 
 	"github.com/oncemill/oncemill/consumer"
 	"github.com/oncemill/oncemill/consumer/keys"
+	"github.com/oncemill/oncemill/dedup"
 	"github.com/oncemill/oncemill/integration/testbed"
 )
 
@@ -52,8 +53,10 @@ func TestC01_ForeignProducer(t *testing.T) {
 func TestC04_SourceAndID(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	svc := s.serve(withKey(keys.CloudEvents()))
-	for _, e := range [][4]string{{"/a", "1", "made", "x"}, {"/b", "1", "made", "y"}, {"/a", "1", "made", "x"}, {"/a", "1", "paid", "z"}} {
+	svc := s.serve(options{consumer: func(cfg *consumer.Config) {
+		cfg.Key, cfg.Fingerprint = keys.CloudEvents(), dedup.RawFingerprint().WithMetadata("ce-type")
+	}})
+	for _, e := range [][4]string{{"/a", "1", "made", "x"}, {"/b", "1", "made", "y"}, {"/a", "1", "made", "x"}, {"/a", "1", "paid", "x"}} {
 		s.publish("new", e[3], "ce-specversion", "1.0", "ce-source", e[0], "ce-id", e[1], "ce-type", e[2])
 	}
 	s.settled("charge")

@@ -65,6 +65,7 @@ func TestC40_DatabaseAway(t *testing.T) {
 	svc := s.serve(options{})
 	s.publishEvents(events / 2)
 	s.eventually("messages flow", func() bool { return svc.consumer.Stats().Done > 10 })
+	began := time.Now()
 	require.NoError(t, server.Stop(t.Context(), testbed.Immediate))
 	for i := events / 2; i < events; i++ {
 		id := fmt.Sprintf("k%d", i)
@@ -75,12 +76,15 @@ func TestC40_DatabaseAway(t *testing.T) {
 	during := svc.subs["charge"].Stats()
 	require.NoError(t, server.Start(t.Context()))
 	s.settled("charge")
+	settled := time.Now()
 	s.requireCommands(events)
 	require.Equal(t, events, s.effects())
 	require.Empty(t, s.held())
 	require.Zero(t, svc.consumer.Stats().Failed)
 	after := svc.subs["charge"].Stats()
 	require.Equal(t, after.Fetched, after.Acked+after.Nacked+after.Lapsed, "every delivery was settled")
+	// Delays grow from 20 ms to 200 ms, each a quarter shorter or longer.
+	require.LessOrEqual(t, after.Fetched, events*uint64(5+settled.Sub(began)/(150*time.Millisecond)), "deliveries come with delays")
 	require.Equal(t, during.Acked, uint64(s.info("charge").AckFloor.Consumer)-after.Nacked-after.Lapsed-(after.Acked-during.Acked), "no ack during the outage")
 }
 

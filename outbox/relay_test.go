@@ -194,6 +194,8 @@ func TestC54_CheckComparesWindowWithRetryInterval(t *testing.T) {
 	require.NoError(t, err)
 	all := strings.Join(warnings, "\n")
 	require.Contains(t, all, short.Name)
+	require.Contains(t, all, "duplicate window of 1s")
+	require.Contains(t, all, "set Duplicates to 1")
 	require.NotContains(t, all, long.Name)
 }
 
