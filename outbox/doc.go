@@ -38,7 +38,8 @@
 // does it wait for the oldest open transaction. It takes a lane in
 // generations. Each queue row has the xid of the transaction that wrote it. A
 // generation is what the snapshot cur shows and the snapshot prev, the end of
-// the generation before, did not; it is read in id order, page by page. The
+// the generation before, did not; it is read in id order, page by page. A page
+// looks at a bounded part of the lane, so that it costs the same in any backlog. The
 // candidates are rows of transactions that prev lists as running, or that
 // began later, found by an index on the xid. The first generation has no prev
 // and is all rows of the lane.
@@ -46,6 +47,9 @@
 // This keeps the order asked for. If a transaction committed before another
 // wrote its rows, each snapshot that shows the second shows the first: the
 // first is in the same generation or an earlier one, and its ids are lower.
+//
+// A wake-up names the lanes that have new rows; without one a lane is read
+// every RelayConfig.Poll. The lanes of a relay share RelayConfig.Connections.
 //
 // When a failed row falls due, is driven again or skipped, and every five
 // minutes as a net, the lane starts over with a generation of all rows, leaving

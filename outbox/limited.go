@@ -7,9 +7,8 @@ import (
 	"github.com/oncemill/oncemill/internal/pg"
 )
 
-// limited runs as many statements at a time as it has slots. On a machine that
-// the database shares, a relay with a statement or two for each lane spends a
-// fifth of its time on switching between them.
+// limited runs as many statements at a time as it has slots: what the lanes
+// gain by more is less than what the database loses by switching between them.
 type limited struct {
 	db    pg.DB
 	slots chan struct{}
