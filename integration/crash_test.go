@@ -31,9 +31,10 @@ func TestC35_WorkerKilled(t *testing.T) {
 	for name, tc := range map[string]struct {
 		crash string // the service kills itself
 		// or it is killed while the proxy holds its statements
-		hold hold
-		runs int // of the handler, in both services together
-		then consumer.Stats
+		hold  hold
+		acked int // events that the broker need not deliver again, when it is dead
+		runs  int // of the handler, in both services together
+		then  consumer.Stats
 	}{
 		"before the claim": {
 			hold: holdBefore(isClaim),
@@ -57,7 +58,7 @@ func TestC35_WorkerKilled(t *testing.T) {
 			crash: crashCommitted, runs: events, then: consumer.Stats{Done: events - inFlight, Duplicates: inFlight},
 		},
 		"after the ack": {
-			crash: crashAcked, runs: events, then: consumer.Stats{Done: events - 2*inFlight},
+			crash: crashAcked, acked: 2 * inFlight, runs: events, then: consumer.Stats{Done: events - 2*inFlight},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -69,6 +70,7 @@ func TestC35_WorkerKilled(t *testing.T) {
 			} else {
 				s.killAtStatement("service", tc.hold, inFlight, func() bool { return true })
 			}
+			s.eventually("the broker has the acks", func() bool { return s.acked("charge") == tc.acked })
 			second := s.child("service", childSpec{wiring: s.wiring()})
 			s.settled("charge")
 			s.requireCommands(events)
@@ -78,6 +80,14 @@ func TestC35_WorkerKilled(t *testing.T) {
 			require.Empty(t, s.held())
 		})
 	}
+}
+
+// acked is how many of the events that were delivered need not come again.
+// Commands must be behind them in the stream.
+func (s *stack) acked(durable string) int {
+	s.Helper()
+	info := s.info(durable)
+	return int(info.Delivered.Stream) - info.NumAckPending
 }
 
 // hold arms a proxy to hold the next n statements of a kind.
@@ -125,6 +135,7 @@ func TestC53_RelayKilled(t *testing.T) {
 	for name, tc := range map[string]struct {
 		hold   hold
 		stored int  // commands in the stream when the relay is killed
+		marked bool // commands are off the queue then
 		late   bool // the second relay starts after the duplicate window
 		copies int  // in the stream at the end
 	}{
@@ -142,7 +153,7 @@ func TestC53_RelayKilled(t *testing.T) {
 		},
 		"after the mark": {
 			hold:   holdAfter(isMark),
-			stored: commands, copies: commands,
+			stored: commands, marked: true, copies: commands,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -155,6 +166,7 @@ func TestC53_RelayKilled(t *testing.T) {
 			s.writeCommands(commands)
 			lanes := s.count(`SELECT lanes FROM oncemill.outbox_settings`)
 			s.killAtStatement("relay", tc.hold, lanes, func() bool { return len(s.stored("commands")) == tc.stored })
+			require.Equal(t, tc.marked, s.count(`SELECT count(*) FROM oncemill.outbox_queue`) < commands, "commands are off the queue")
 			require.Zero(t, s.count(`SELECT coalesce(sum(attempts), 0) FROM oncemill.outbox_queue`), "a crash charges nobody")
 			if tc.late {
 				s.windowPassed()

@@ -161,6 +161,7 @@ func (s *stack) windowPassed() {
 // stored returns what the stream holds of a subject, in order.
 func (s *stack) stored(name string) []jetstream.Msg {
 	s.Helper()
+	s.connected()
 	ctx, cancel := context.WithTimeout(context.Background(), bound)
 	defer cancel()
 	subject := s.stream.Subject(name)
@@ -204,9 +205,17 @@ func (s *stack) requireCommands(n int) {
 	require.Equal(s, n, copies, "commands in the stream")
 }
 
+// connected waits for the test's own connection, which has no buffer for what
+// is asked while a server that was restarted is not yet found again.
+func (s *stack) connected() {
+	s.Helper()
+	s.eventually("NATS is connected", s.stream.Conn.IsConnected)
+}
+
 // info is what the server knows of a durable.
 func (s *stack) info(durable string) *jetstream.ConsumerInfo {
 	s.Helper()
+	s.connected()
 	cons, err := s.stream.JS.Consumer(s.Context(), s.stream.Name, durable)
 	require.NoError(s, err)
 	return cons.CachedInfo()

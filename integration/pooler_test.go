@@ -149,11 +149,13 @@ func TestC107_MisuseIsRefusedAtStart(t *testing.T) {
 				svc, err := openService(t.Context(), w, s.pooled(tc.mode))
 				require.NoError(t, err)
 				s.warmUp(svc)
-				err = svc.consumer.Check(t.Context())
-				var refused *consumer.PoolerError
-				require.Equal(t, tc.refused, errors.As(err, &refused), "%v", err)
-				if !tc.refused {
-					require.NoError(t, err)
+				for _, check := range []func(context.Context) error{svc.consumer.Check, svc.relay.Check} {
+					err = check(t.Context())
+					var refused *consumer.PoolerError
+					require.Equal(t, tc.refused, errors.As(err, &refused), "%v", err)
+					if !tc.refused {
+						require.NoError(t, err)
+					}
 				}
 				require.NoError(t, svc.close())
 			}

@@ -14,10 +14,11 @@ import (
 
 // CheckJetStream compares the duplicate window of each stream with the longest
 // time after which a relay so configured sends a row again that may already be
-// stored, while database and broker work: a copy within the window is dropped
-// by the broker, one after it is left to the consumers. It returns a line for
-// each stream whose window is shorter. After an outage of the database or of
-// the relay, no window is long enough.
+// stored, while database and broker work: a copy within the window, which
+// counts from the first one, is dropped by the broker; one after it is left to
+// the consumers. It returns a line for each stream whose window is shorter.
+// After an outage of the database or of the relay, or when answers get lost
+// for longer than a row is sent again from memory, no window is long enough.
 func CheckJetStream(ctx context.Context, js jetstream.JetStream, relay RelayConfig, sink JetStreamConfig) ([]string, error) {
 	relay.setDefaults()
 	defaultTo(&sink.AckTimeout, DefaultAckTimeout)
@@ -51,10 +52,11 @@ func refuses(err error) bool {
 	return errors.As(err, &notReady) || errors.As(err, &pooler)
 }
 
-// worstRetry is the longer of two waits: for an answer and then for the next
-// attempt, and for the lease of a relay that died.
+// worstRetry is the longer of two waits, rounded up to seconds: for answers as
+// often as a row is sent from memory and then for the next attempt, and for the
+// lease of a relay that died.
 func worstRetry(relay *RelayConfig, ackTimeout time.Duration) time.Duration {
-	putOff := ackTimeout + doubtDelay + doubtDelay/5 + relay.Poll
+	putOff := maxDoubts*(ackTimeout+readyDelay) + doubtDelay + doubtDelay/5 + relay.Poll
 	takenOver := relay.Lease + min(relay.Lease/3, relay.Poll)
-	return max(putOff, takenOver).Round(time.Second)
+	return (max(putOff, takenOver) + time.Second - 1).Truncate(time.Second)
 }

@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -56,4 +57,15 @@ func TestReaderStartsOverAfterACrashOfTheDatabase(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []int64{1, 2}, ids, "all is read anew")
 	}
+}
+
+func TestLaneStartsOverWhenItsReaderMust(t *testing.T) {
+	l := &lane{
+		relay: &Relay{}, win: newWindow(), reading: true, // without room, so that it does not read here
+		reader: reader{prev: "1:1:", cur: "2:2:", after: 3, boot: "known"},
+	}
+	l.accept(readResult{err: errNewBoot})
+	l.startRead(t.Context(), time.Now())
+	require.Equal(t, reader{boot: "known"}, l.reader)
+	require.True(t, l.wantRead)
 }

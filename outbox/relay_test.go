@@ -188,15 +188,35 @@ func TestC54_LostAckIsRetriedWithTheSameIDs(t *testing.T) {
 }
 
 func TestC54_CheckComparesWindowWithRetryInterval(t *testing.T) {
-	short := testbed.NewStream(t, func(c *jetstream.StreamConfig) { c.Duplicates = time.Second })
-	long := testbed.NewStream(t, func(c *jetstream.StreamConfig) { c.Duplicates = 2 * time.Minute })
-	warnings, err := outbox.CheckJetStream(t.Context(), short.JS, outbox.RelayConfig{}, outbox.JetStreamConfig{})
+	for _, tc := range []struct {
+		relay  outbox.RelayConfig
+		enough time.Duration
+	}{
+		{outbox.RelayConfig{}, 23 * time.Second}, // three answers of 5 s are awaited, then 6 s and a poll
+		{outbox.RelayConfig{Poll: 100 * time.Second}, 122 * time.Second},
+		{outbox.RelayConfig{Lease: time.Minute}, 61 * time.Second}, // it died, and another one looks once a second
+	} {
+		require.Empty(t, windowWarnings(t, tc.enough, tc.relay))
+		require.Empty(t, windowWarnings(t, tc.enough+time.Minute, tc.relay))
+		for _, window := range []time.Duration{time.Second, tc.enough - time.Second} {
+			require.Equal(t, []string{fmt.Sprintf(": its duplicate window of %s is shorter than the %s after which a message may be sent again: copies then reach the consumers; set Duplicates to %s or more",
+				window, tc.enough, tc.enough)}, windowWarnings(t, window, tc.relay))
+		}
+	}
+}
+
+// windowWarnings is what the check says of a stream, behind its name.
+func windowWarnings(t *testing.T, window time.Duration, relay outbox.RelayConfig) (warnings []string) {
+	t.Helper()
+	s := testbed.NewStream(t, func(c *jetstream.StreamConfig) { c.Duplicates = window })
+	all, err := outbox.CheckJetStream(t.Context(), s.JS, relay, outbox.JetStreamConfig{})
 	require.NoError(t, err)
-	all := strings.Join(warnings, "\n")
-	require.Contains(t, all, short.Name)
-	require.Contains(t, all, "duplicate window of 1s")
-	require.Contains(t, all, "set Duplicates to 1")
-	require.NotContains(t, all, long.Name)
+	for _, warning := range all { // the server has streams of other tests
+		if rest, ours := strings.CutPrefix(warning, "stream "+s.Name); ours {
+			warnings = append(warnings, rest)
+		}
+	}
+	return warnings
 }
 
 func TestC56_NoStream(t *testing.T) {

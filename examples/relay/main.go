@@ -29,11 +29,12 @@ func main() {
 	}
 }
 
-// connections are two for each of the outbox's four lanes, and one.
-const connections = 9
+// connections are two for the lanes, and one for the relay itself.
+const connections = 3
 
-// run relays until ctx ends. It survives outages of both servers, but not
-// their absence at the start.
+// run relays until ctx ends. It survives outages of both servers, but not the
+// absence of NATS at the start; Run returns what it finds wrong with the
+// database's schema or rights.
 func run(ctx context.Context, databaseURL, natsURL string) error {
 	cfg, err := pgxpool.ParseConfig(databaseURL)
 	if err != nil {
