@@ -56,8 +56,8 @@ type Config struct {
 	// dedup.RawFingerprint: any other byte is another payload. Metadata counts
 	// only if it was declared with Fingerprinter.WithMetadata.
 	Fingerprint *dedup.Fingerprinter
-	// Operations overrides Key, EventTime, Fingerprint and retention for named
-	// operations.
+	// Operations overrides Key, EventTime and Fingerprint for named operations;
+	// Inbox.Retentions does so for retention.
 	Operations map[string]Operation
 
 	// Inbox says where and how long keys are remembered.

@@ -32,7 +32,7 @@ func (c *Consumer) intent(op operation, msg *message.Message) (*dedup.Intent, Re
 	}
 	at, err := op.eventTime(key, msg)
 	if err != nil {
-		return nil, ReasonNoKey, fmt.Errorf("take the event time from the message: %w", err)
+		return nil, ReasonNoKey, dedup.Permanent(fmt.Errorf("take the event time from the message: %w", err))
 	}
 	return &dedup.Intent{Key: key, Fingerprint: op.fingerprint(key, msg), EventTime: at}, "", nil
 }

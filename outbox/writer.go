@@ -38,7 +38,7 @@ type Config struct {
 	// SetOrderingKey; "" means no order is asked for. nil: no message has one.
 	OrderingKey func(topic string, msg *message.Message) string
 	// Wake, if set, lets Notify wake relays of other processes by a message
-	// without content on the subject WakeSubject, at most one a millisecond.
+	// of eight bytes on the subject WakeSubject, at most one a millisecond.
 	Wake *nats.Conn
 }
 

@@ -156,7 +156,7 @@ func lock(ctx context.Context, tx pg.DB, name Name, wait time.Duration) error {
 	if wait <= 0 {
 		wait = DefaultLockWait
 	}
-	if _, err := tx.Exec(ctx, setLockTimeout, fmt.Sprintf("%dms", wait.Milliseconds())); err != nil {
+	if _, err := tx.Exec(ctx, setLockTimeout, fmt.Sprintf("%dms", max(wait.Milliseconds(), 1))); err != nil {
 		return fmt.Errorf("migrate: bound the wait for locks: %w", err)
 	}
 	_, err := tx.Exec(ctx, takeLock, lockKey(name))
