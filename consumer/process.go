@@ -125,9 +125,7 @@ func (c *Consumer) effect(op operation, msg *message.Message, s session, claim d
 	if err := s.finish(commit, claim); err != nil {
 		return err
 	}
-	if lanes := s.lanes(); lanes != 0 {
-		c.outbox.NotifyLanes(lanes)
-	}
+	c.outbox.NotifyLanes(s.lanes())
 	return nil
 }
 

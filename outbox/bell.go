@@ -67,6 +67,9 @@ func (b *bell) leave(r *Relay) {
 }
 
 func (b *bell) ring(lanes Lanes) {
+	if lanes == 0 {
+		return
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for r := range b.listeners {

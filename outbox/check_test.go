@@ -34,13 +34,15 @@ func TestC106_RelayChecksWhatItNeeds(t *testing.T) {
 
 	exec(t, db, `REVOKE DELETE ON oncemill.outbox_queue FROM "`+role.Name+`"`)
 	var refused *outbox.NotReadyError
-	require.ErrorAs(t, relay.Run(t.Context()), &refused)
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	require.ErrorAs(t, relay.Run(ctx), &refused)
 	require.Equal(t, `run GRANT DELETE ON "oncemill"."outbox_queue" TO "`+role.Name+`"`, refused.Remedy)
 	require.Zero(t, scalar[int](t, db, `SELECT count(*) FROM oncemill.outbox_relay`), "it did nothing")
 	exec(t, db, strings.TrimPrefix(refused.Remedy, "run "))
 
 	exec(t, db, `DELETE FROM oncemill.schema_migration WHERE version = (SELECT max(version) FROM oncemill.schema_migration)`)
-	require.ErrorAs(t, relay.Run(t.Context()), &refused)
+	require.ErrorAs(t, relay.Run(ctx), &refused)
 	require.Contains(t, refused.Remedy, "oncemill.Migrate")
 }
 
@@ -61,7 +63,7 @@ func TestRelayWaitsForTheDatabase(t *testing.T) {
 	relay, err := outbox.NewRelay(pool, cfg)
 	require.NoError(t, err)
 	run(t, relay)
-	<-warned
+	eventually(t, "it says that the database is away", func() bool { return len(warned) > 0 })
 	proxy.Up()
 	eventually(t, "sent", func() bool { return count(t, s) == 1 })
 }

@@ -48,8 +48,9 @@ type reader struct {
 	spread int64
 }
 
-// A page looks at leastSpread ids for each row and lane at first: ids are dealt out to
-// the lanes by chance. At mostSpread a page of one row looks at 16 million.
+// A page looks at leastSpread ids for each row and lane at first: ids are dealt
+// out to the lanes by chance. At mostSpread a page of one row looks at up to 16
+// million.
 const (
 	leastSpread = 2
 	mostSpread  = 1 << 18

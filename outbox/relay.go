@@ -107,8 +107,8 @@ func (r *Relay) Check(ctx context.Context) error {
 	return nil
 }
 
-// start checks the database, as often as it takes to reach it.
-func (r *Relay) start(ctx context.Context) error {
+// awaitReady checks the database, as often as it takes to reach it.
+func (r *Relay) awaitReady(ctx context.Context) error {
 	for ctx.Err() == nil {
 		err := r.Check(ctx)
 		if err == nil || refuses(err) {
@@ -127,7 +127,7 @@ func (r *Relay) start(ctx context.Context) error {
 // and gives its lanes back. It survives outages of the database and of the
 // sink, and returns nil, but for what [Relay.Check] finds at the start.
 func (r *Relay) Run(ctx context.Context) error {
-	if err := r.start(ctx); err != nil {
+	if err := r.awaitReady(ctx); err != nil {
 		return err
 	}
 	defer r.listen()()
@@ -292,12 +292,12 @@ func (r *Relay) acquire(ctx context.Context, n int, drain bool) error {
 		return err
 	}
 	for _, h := range holds {
-		r.run(ctx, newLane(r, h, until, drain))
+		r.start(ctx, newLane(r, h, until, drain))
 	}
 	return nil
 }
 
-func (r *Relay) run(ctx context.Context, l *lane) {
+func (r *Relay) start(ctx context.Context, l *lane) {
 	ctx, l.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	r.mu.Lock()
 	r.lanes[l.hold.lane] = l
