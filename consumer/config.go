@@ -48,7 +48,8 @@ type Config struct {
 	// Key takes the event's stable id from the message.
 	Key keys.Func
 	// EventTime takes the producer's time of the event from the message, the
-	// zero time if it carries none. nil means the Oncemill-Time header or the
+	// zero time if it carries none. An error is permanent: the message becomes
+	// a dead letter. nil means the Oncemill-Time header or the
 	// time in a UUIDv7 or ULID id, whichever is earlier. Set it where the id is
 	// not the event's but that of something older.
 	EventTime func(*message.Message) (time.Time, error)

@@ -242,6 +242,19 @@ func TestBeyondTheHorizonIsHeldNotRun(t *testing.T) {
 	require.Zero(t, b.effects())
 }
 
+// An event time that cannot be read is not read the next time either.
+func TestAnUnreadableEventTimeIsHeld(t *testing.T) {
+	b := newBench(t)
+	h := b.consumer(b.Pool, func(cfg *consumer.Config) {
+		cfg.EventTime = func(*message.Message) (time.Time, error) { return time.Time{}, errors.New("no such field") }
+	}).Handler("charge", charge)
+	require.True(t, deliver(t, h, event("k", "a")).acked)
+	got := b.held()
+	require.Len(t, got, 1)
+	require.Equal(t, string(consumer.ReasonNoKey), got[0].Reason)
+	require.Zero(t, b.effects())
+}
+
 func TestAMessageAckedEarlyIsHeldNotLost(t *testing.T) {
 	b := newBench(t)
 	c := b.consumer(b.Pool, nil)
