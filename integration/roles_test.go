@@ -116,7 +116,10 @@ func runService() {
 func runRelay() {
 	spec := takeSpec()
 	svc, err := openService(context.Background(), spec.wiring, options{
-		relay: func(cfg *outbox.RelayConfig) { cfg.Lease, cfg.Batch = time.Second, 20 },
+		relay: func(cfg *outbox.RelayConfig) {
+			cfg.Lease, cfg.Batch = time.Second, 20
+			cfg.Connections = 8 // each lane can be caught at a statement of its own
+		},
 	})
 	must(err)
 	svc.runRelay()

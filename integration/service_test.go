@@ -119,8 +119,7 @@ func (s *service) openOutbox() error {
 	cfg := outbox.RelayConfig{
 		Outbox: s.box, Sink: sink, Lease: 2 * time.Second, Poll: 50 * time.Millisecond,
 		Backoff: 20 * time.Millisecond, MaxBackoff: 200 * time.Millisecond,
-		Connections: 8, // each lane can be caught at a statement of its own
-		Logger:      slog.New(slog.DiscardHandler),
+		Logger: slog.New(slog.DiscardHandler),
 	}
 	apply(s.tune.relay, &cfg)
 	s.relay, err = outbox.NewRelay(s.pool, cfg)
