@@ -19,8 +19,9 @@ import (
 // refused with a *StatementError before they are sent. Where a text hides from
 // that check that it ends the transaction or turns synchronous_commit off (in a
 // function, for example), a check on the server before COMMIT finds it, and
-// COMMIT does not happen. Session state that a text hides, such as
-// set_config(…, false) or a session's advisory lock, is not found: don't.
+// COMMIT does not happen. Other session state is not found, such as that of
+// set_config(…, false), a session's advisory lock, PREPARE, a temporary table
+// without ON COMMIT DROP or a cursor WITH HOLD: don't.
 //
 // Tx has the methods that sqlc's generated code and pgx.BeginFunc need.
 type Tx interface {
@@ -36,8 +37,8 @@ type Tx interface {
 	// queued, or with the commit: no round trip of its own. Its result is not
 	// looked at; its error fails the delivery.
 	Queue(query string, args ...any)
-	// SetResult stores an answer with the inbox row, for dedup.Inbox.Lookup
-	// and for duplicates. The last call counts. nil stores none.
+	// SetResult stores an answer with the inbox row, where dedup.Inbox.Lookup
+	// finds it. The last call counts. nil stores none.
 	SetResult(result []byte)
 }
 

@@ -26,7 +26,7 @@
 //
 // # Tables
 //
-// A message is a row of outbox, which is not touched again until Purge deletes
+// A message is a row of outbox, which is not touched again until a Purger deletes
 // it. What is still to send is a row of outbox_queue, written in the same
 // statement and deleted when the sink confirmed. Rows are spread over lanes by
 // the hash of the ordering key, else by id.
@@ -99,7 +99,7 @@
 // # After a crash of the broker
 //
 // JetStream acknowledges before it syncs to disk. Sent rows therefore stay,
-// until Purge, and Republish queues those of a time span again. Each round
+// until a Purger runs, and Republish queues those of a time span again. Each round
 // has broker ids of its own, derived from the row's by SHA-256 over id and
 // round, so that the broker does not drop them; the logical id stays, so that
 // consumers do. Republish refuses what consumers may have forgotten.

@@ -62,7 +62,7 @@ func (o *Outbox) Redrive(ctx context.Context, db Tx, ids ...int64) (int64, error
 }
 
 // Skip gives messages up: they are not sent, and those behind them in their
-// ordering key go on. The message stays until Purge, and Republish sends it.
+// ordering key go on. The message stays until a Purger runs, and Republish sends it.
 // A message that is being sent may still arrive. It returns how many were
 // queued.
 func (o *Outbox) Skip(ctx context.Context, db Tx, ids ...int64) (int64, error) {
