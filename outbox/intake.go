@@ -21,11 +21,8 @@ func (l *lane) startRead(ctx context.Context, now time.Time) {
 	if l.reading || now.Before(l.readFrom) {
 		return
 	}
-	if l.rescan {
-		l.rescan, l.wantRead = false, true
-		l.rescanAt = now.Add(rescanEvery)
-		l.win.unblock()
-		l.reader.restart()
+	if l.rescan && !l.reader.open() && !now.Before(l.rescanFrom) {
+		l.startRescan(now)
 	}
 	if !l.wantRead || !l.hasRoom() {
 		return
@@ -40,18 +37,39 @@ func (l *lane) startRead(ctx context.Context, now time.Time) {
 	}()
 }
 
+// startRescan begins a generation of all rows. One that is open is read to its
+// end first: rows that fall due while it is would never let it end.
+func (l *lane) startRescan(now time.Time) {
+	l.rescan, l.wantRead = false, true
+	l.rescanAt, l.rescanBegan = now.Add(rescanEvery), now
+	l.win.unblock()
+	l.reader.restart()
+}
+
+// endRescan sets when the next one may begin.
+func (l *lane) endRescan(now time.Time) {
+	if !l.rescanBegan.IsZero() {
+		l.rescanFrom = now.Add(rescanRest * now.Sub(l.rescanBegan))
+		l.rescanBegan = time.Time{}
+	}
+}
+
 // accept takes a page into memory.
 func (l *lane) accept(res readResult) {
 	l.reading = false
 	switch {
 	case errors.Is(res.err, errNewBoot):
-		l.rescan = true
+		l.reader.restart()
+		l.rescan, l.rescanFrom = true, time.Time{}
 	case errors.Is(res.err, context.Canceled): // the lane is being given back
 	case res.err != nil:
 		l.wantRead, l.readFrom = true, time.Now().Add(retryDelay)
 		l.relay.warnError(res.err)
 	}
 	l.wantRead = l.wantRead || res.more
+	if res.err == nil && !res.more {
+		l.endRescan(time.Now())
+	}
 	for _, r := range res.rows {
 		l.acceptRow(r)
 	}
@@ -63,7 +81,8 @@ func (l *lane) accept(res readResult) {
 
 func (l *lane) acceptRow(r *row) {
 	if known := l.win.rows[r.id]; known != nil {
-		if known.round != r.round { // republished meanwhile: not sent yet in this round
+		if known.round != r.round {
+			// Queued again after its mark, of which this lane does not know yet.
 			l.rescanIn(doubtDelay)
 		}
 		return

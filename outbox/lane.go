@@ -17,6 +17,9 @@ const (
 	readyDelay = 50 * time.Millisecond
 	// rescanEvery is the net under the generations: all rows are read again.
 	rescanEvery = 5 * time.Minute
+	// rescanRest is the rest after a rescan, in times of what it took: with
+	// many failing rows one is always due, and new rows want their turn.
+	rescanRest = 4
 	// maxDoubts is how often a row in doubt is sent again from memory before
 	// it is put off; doubtDelay is for how long.
 	maxDoubts  = 3
@@ -45,6 +48,8 @@ type lane struct {
 	reading, marking    bool
 	wantRead, rescan    bool
 	pollAt, rescanAt    time.Time
+	rescanFrom          time.Time // no rescan before
+	rescanBegan         time.Time // zero when none is under way
 	readFrom            time.Time // no read before
 	markFrom, markRetry time.Time // no mark before; markFrom yields to a full batch
 	pending             marks
@@ -144,6 +149,9 @@ func (l *lane) nextEvent() time.Time {
 	}
 	if l.wantRead && !l.reading && l.hasRoom() {
 		earlier(l.readFrom)
+	}
+	if l.rescan && !l.reading && !l.reader.open() {
+		earlier(later(l.rescanFrom, l.readFrom))
 	}
 	if len(l.win.ready) > 0 && l.win.sent < l.relay.cfg.Window {
 		earlier(time.Now().Add(readyDelay))

@@ -25,6 +25,9 @@ type failure struct {
 type marks struct {
 	sent   []*row
 	failed []failure
+	// short, of recorded marks, means that some sent rows were not in the queue
+	// as they were read: marked by another relay, or republished meanwhile.
+	short bool
 }
 
 func (m *marks) empty() bool { return len(m.sent) == 0 && len(m.failed) == 0 }
@@ -43,9 +46,11 @@ type marker struct {
 func (mk *marker) write(ctx context.Context, m *marks) (done marks, err error) {
 	for len(m.sent) > 0 {
 		round, ids, others := sameRound(m.sent)
-		if _, err := mk.db.Exec(ctx, mk.sql.markSent, mk.hold.lane, ids, round); err != nil {
+		deleted, err := mk.db.Exec(ctx, mk.sql.markSent, mk.hold.lane, ids, round)
+		if err != nil {
 			return done, fmt.Errorf("outbox: mark sent rows of lane %d: %w", mk.hold.lane, err)
 		}
+		done.short = done.short || deleted < int64(len(ids))
 		for _, r := range m.sent {
 			if r.round == round {
 				done.sent = append(done.sent, r)

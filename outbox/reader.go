@@ -67,6 +67,9 @@ type readRequest struct {
 // that is known here: the rows must be read anew.
 var errNewBoot = errors.New("outbox: the database recovered from a crash")
 
+// open tells whether a generation is read in part.
+func (rd *reader) open() bool { return rd.cur != "" }
+
 // restart makes the next page the first one of a generation of all rows.
 func (rd *reader) restart() { rd.prev, rd.cur, rd.after = "", "", 0 }
 

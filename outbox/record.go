@@ -49,6 +49,7 @@ func (l *lane) marked(res markResult) {
 	}
 	l.pending.sent = append(res.left.sent, l.pending.sent...)
 	l.pending.failed = append(res.left.failed, l.pending.failed...)
+	l.rescan = l.rescan || res.done.short
 	for _, r := range res.done.sent {
 		l.forgetSoon(r)
 	}
