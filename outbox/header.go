@@ -39,6 +39,9 @@ const (
 	headerLineExtra = len(": ") + len("\r\n")
 )
 
+// usualHeaders is how many headers a message has, mostly.
+const usualHeaders = 8
+
 // Longest values of the headers that the relay adds.
 const (
 	maxTimeLen     = len(time.RFC3339Nano)
@@ -63,8 +66,8 @@ func headerBlockSize(stored map[string]string, logicalID, orderingKey string) in
 
 func formatTime(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 
-// isReserved tells whether users may not set a header of this name.
-func isReserved(name string) bool {
+// IsReserved tells whether users may not set a header of this name.
+func IsReserved(name string) bool {
 	return hasPrefixFold(name, "nats-") || hasPrefixFold(name, "oncemill-") || strings.EqualFold(name, HeaderUUID)
 }
 
@@ -72,17 +75,17 @@ func hasPrefixFold(s, prefix string) bool {
 	return len(s) >= len(prefix) && strings.EqualFold(s[:len(prefix)], prefix)
 }
 
-// metadata decodes the stored headers of a message and adds those that come
-// from its row.
-func (m *Message) metadata() (map[string]string, error) {
-	h, err := header.DecodeMap(m.Header)
-	if err != nil {
-		return nil, err
+// eachHeader calls yield for each header to send: those stored and those that
+// come from the row, but for HeaderBrokerID. A name that is stored twice is
+// malformed.
+func (m *Message) eachHeader(yield func(name, value string)) error {
+	if err := header.EachOnce(m.Header, yield); err != nil {
+		return err
 	}
-	h[HeaderID] = m.LogicalID
-	h[HeaderTime] = formatTime(m.CreatedAt)
+	yield(HeaderID, m.LogicalID)
+	yield(HeaderTime, formatTime(m.CreatedAt))
 	if m.OrderingKey != "" {
-		h[HeaderOrderingKey] = m.OrderingKey
+		yield(HeaderOrderingKey, m.OrderingKey)
 	}
-	return h, nil
+	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -13,10 +12,6 @@ import (
 
 // DefaultAckTimeout bounds the wait for an acknowledgement of JetStream.
 const DefaultAckTimeout = 5 * time.Second
-
-// maxPending is above what relays have in flight (lanes times window), so
-// that nats.go never stalls a publish; the window is the relay's.
-const maxPending = 1 << 17
 
 // JetStreamConfig configures JetStream. Its zero value works.
 type JetStreamConfig struct {
@@ -44,18 +39,12 @@ func JetStream(nc *nats.Conn, cfg JetStreamConfig) (Sink, error) {
 	if cfg.AckTimeout == 0 {
 		cfg.AckTimeout = DefaultAckTimeout
 	}
-	s := &jetStreamSink{nc: nc, pending: make(map[*nats.Msg]func(error))}
-	opts := []jetstream.JetStreamOpt{
-		jetstream.WithPublishAsyncTimeout(cfg.AckTimeout),
-		jetstream.WithPublishAsyncMaxPending(maxPending),
-		jetstream.WithPublishAsyncAckHandler(s.acked),
-		jetstream.WithPublishAsyncErrHandler(s.failed),
-	}
+	s := &jetStreamSink{nc: nc, pub: publisher{nc: nc, timeout: cfg.AckTimeout}}
 	var err error
 	if cfg.Domain != "" {
-		s.js, err = jetstream.NewWithDomain(nc, cfg.Domain, opts...)
+		s.js, err = jetstream.NewWithDomain(nc, cfg.Domain)
 	} else {
-		s.js, err = jetstream.New(nc, opts...)
+		s.js, err = jetstream.New(nc)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("outbox: JetStream: %w", err)
@@ -64,15 +53,10 @@ func JetStream(nc *nats.Conn, cfg JetStreamConfig) (Sink, error) {
 }
 
 type jetStreamSink struct {
-	nc *nats.Conn
-	js jetstream.JetStream
-
-	mu      sync.Mutex
-	pending map[*nats.Msg]func(error)
+	nc  *nats.Conn
+	js  jetstream.JetStream
+	pub publisher
 }
-
-// noRetries: a retry inside nats.go would land behind later messages.
-var noRetries = jetstream.WithRetryAttempts(0)
 
 func (s *jetStreamSink) Send(_ context.Context, m *Message, done func(error)) {
 	msg, sendErr := s.message(m)
@@ -80,36 +64,41 @@ func (s *jetStreamSink) Send(_ context.Context, m *Message, done func(error)) {
 		done(sendErr)
 		return
 	}
-	s.mu.Lock()
-	s.pending[msg] = done
-	s.mu.Unlock()
-	if _, err := s.js.PublishMsgAsync(msg, noRetries); err != nil {
-		s.failed(s.js, msg, err)
-	}
+	s.pub.publish(msg, func(err error) {
+		if err != nil {
+			err = classifyJetStream(err)
+		}
+		done(err)
+	})
 }
 
 // message builds the NATS message and refuses what the server would: it drops
 // the connection, with all that is in flight, of a client that sends too much.
 func (s *jetStreamSink) message(m *Message) (*nats.Msg, *SendError) {
-	metadata, err := m.Metadata()
-	if err != nil {
-		return nil, &SendError{Unsendable, "the stored headers cannot be decoded", err}
-	}
 	if rule := topicRule(m.Topic); rule != "" {
 		return nil, &SendError{Unsendable, "the topic " + rule, nil}
 	}
-	h := make(nats.Header, len(metadata)+1)
+	h := make(nats.Header, usualHeaders)
+	values := make([]string, 0, usualHeaders)
 	block := headerFrame
-	metadata[HeaderBrokerID] = m.BrokerID
-	for name, value := range metadata {
-		if rule := nameRule(name); rule != "" {
-			return nil, &SendError{Unsendable, "header " + quoteShort(name) + ": " + rule, nil}
+	var refused *SendError
+	add := func(name, value string) {
+		if rule := nameRule(name); rule != "" && refused == nil {
+			refused = &SendError{Unsendable, "header " + quoteShort(name) + ": " + rule, nil}
 		}
-		if rule := valueRule(value); rule != "" {
-			return nil, &SendError{Unsendable, "value of header " + quoteShort(name) + " " + rule, nil}
+		if rule := valueRule(value); rule != "" && refused == nil {
+			refused = &SendError{Unsendable, "value of header " + quoteShort(name) + " " + rule, nil}
 		}
-		h[name] = []string{value}
+		values = append(values, value)
+		h[name] = values[len(values)-1 : len(values) : len(values)]
 		block += lineSize(name, len(value))
+	}
+	add(HeaderBrokerID, m.BrokerID)
+	if err := m.eachHeader(add); err != nil {
+		return nil, &SendError{Unsendable, "the stored headers cannot be decoded", err}
+	}
+	if refused != nil {
+		return nil, refused
 	}
 	if block > maxHeaderBlock {
 		return nil, &SendError{Unsendable, fmt.Sprintf("the headers take %d bytes, JetStream stores %d at most", block, maxHeaderBlock), nil}
@@ -118,32 +107,6 @@ func (s *jetStreamSink) message(m *Message) (*nats.Msg, *SendError) {
 		return nil, &SendError{Unsendable, fmt.Sprintf("payload and headers are %d bytes, the server takes %d (max_payload)", size, limit), nil}
 	}
 	return &nats.Msg{Subject: m.Topic, Header: h, Data: m.Payload}, nil
-}
-
-// take returns done of a message once: a publish can fail and be reported as
-// disconnected as well.
-func (s *jetStreamSink) take(msg *nats.Msg) func(error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	done, ok := s.pending[msg]
-	if !ok {
-		return func(error) {}
-	}
-	delete(s.pending, msg)
-	return done
-}
-
-func (s *jetStreamSink) acked(_ jetstream.JetStream, msg *nats.Msg, ack *jetstream.PubAck) {
-	done := s.take(msg)
-	if ack.Sequence == 0 {
-		done(&SendError{Rejected, "the answer is not one of a stream", nil})
-		return
-	}
-	done(nil)
-}
-
-func (s *jetStreamSink) failed(_ jetstream.JetStream, msg *nats.Msg, err error) {
-	s.take(msg)(classifyJetStream(err))
 }
 
 // Error codes of nats-server (server/errors.json) that decide the outcome.
@@ -160,15 +123,15 @@ func classifyJetStream(err error) *SendError {
 	switch {
 	case errors.As(err, &api):
 		return &SendError{outcomeOf(api.ErrorCode), fmt.Sprintf("JetStream refused the message: %s (%d)", api.Description, api.ErrorCode), err}
-	case errors.Is(err, jetstream.ErrNoStreamResponse):
+	case errors.Is(err, errNoStream):
 		return &SendError{Rejected, "no stream takes the subject", err}
-	case errors.Is(err, jetstream.ErrInvalidJSAck):
+	case errors.Is(err, errNotAnAck):
 		return &SendError{Rejected, "the answer is not one of a stream: another subscriber of the subject answers", err}
 	case errors.Is(err, nats.ErrMaxPayload):
 		return &SendError{Unsendable, "larger than the server takes (max_payload)", err}
 	case errors.Is(err, nats.ErrBadSubject), errors.Is(err, nats.ErrBadHeaderMsg), errors.Is(err, nats.ErrHeadersNotSupported):
 		return &SendError{Unsendable, "NATS refused the message: " + err.Error(), err}
-	case errors.Is(err, jetstream.ErrAsyncPublishTimeout):
+	case errors.Is(err, errNoAnswer):
 		return &SendError{InDoubt, "no answer in time; does only a plain subscriber take the subject?", err}
 	}
 	return &SendError{InDoubt, fmt.Sprintf("the connection failed (%T)", err), err}

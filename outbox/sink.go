@@ -28,7 +28,11 @@ type Message struct {
 
 // Metadata returns the headers to send: those of the user and those of the
 // outbox, but for HeaderBrokerID.
-func (m *Message) Metadata() (map[string]string, error) { return m.metadata() }
+func (m *Message) Metadata() (map[string]string, error) {
+	h := make(map[string]string, usualHeaders)
+	err := m.eachHeader(func(name, value string) { h[name] = value })
+	return h, err
+}
 
 // Sink is where a relay sends. Its methods are called concurrently, one
 // goroutine per lane.

@@ -59,19 +59,24 @@ func Decode(b []byte) (map[string][]string, error) {
 	return h, err
 }
 
-// DecodeMap is the inverse of EncodeMap. A repeated name is malformed.
-func DecodeMap(b []byte) (map[string]string, error) {
-	h := make(map[string]string)
-	repeated := false
+// EachOnce is Each for what EncodeMap made: names ascend, so none is repeated.
+func EachOnce(b []byte, yield func(name, value string)) error {
+	last, first, ordered := "", true, true
 	err := Each(b, func(name, value string) {
-		if _, ok := h[name]; ok {
-			repeated = true
-		}
-		h[name] = value
+		ordered = ordered && (first || name > last)
+		last, first = name, false
+		yield(name, value)
 	})
-	if repeated {
+	if err == nil && !ordered {
 		err = ErrMalformed
 	}
+	return err
+}
+
+// DecodeMap is the inverse of EncodeMap.
+func DecodeMap(b []byte) (map[string]string, error) {
+	h := make(map[string]string)
+	err := EachOnce(b, func(name, value string) { h[name] = value })
 	return h, err
 }
 

@@ -35,8 +35,10 @@ func TestMalformedIsAnError(t *testing.T) {
 		_, err := header.Decode([]byte(b))
 		require.ErrorIs(t, err, header.ErrMalformed, "%q", b)
 	}
-	_, err := header.DecodeMap(header.Encode(map[string][]string{"a": {"1", "2"}}))
-	require.ErrorIs(t, err, header.ErrMalformed)
+	for _, name := range []string{"", "a"} {
+		_, err := header.DecodeMap(header.Encode(map[string][]string{name: {"1", "2"}}))
+		require.ErrorIs(t, err, header.ErrMalformed)
+	}
 }
 
 func FuzzDecode(f *testing.F) {
