@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -18,8 +19,11 @@ const (
 	// DefaultPurgePage is how many rows one transaction looks at: some
 	// milliseconds of work, so that locks and WAL come in small portions.
 	DefaultPurgePage = 2000
-	// DefaultPurgeEvery is the pause between two passes over the table.
+	// DefaultPurgeEvery is the pause between two passes.
 	DefaultPurgeEvery = 10 * time.Minute
+	// PurgeSlices is in how many passes Run goes once through the rows whose
+	// ids carry no time: 160 minutes with DefaultPurgeEvery.
+	PurgeSlices = 16
 )
 
 // PurgeConfig configures a Purger.
@@ -41,6 +45,13 @@ type PurgeConfig struct {
 // floor is raised and committed, so that an event older than it is refused,
 // not run again. Several Purgers may run at once; one Purger may not be
 // shared between goroutines.
+//
+// Rows whose ids carry their time (UUIDv7, ULID) lie in its order, so that a
+// pass reads those that can be over, and with them the younger ones of
+// operations with a longer retention. The others lie in no order, and all must
+// be read to find those that are over. So each pass of Run reads one of
+// PurgeSlices equal parts of them: such a row stays for up to PurgeSlices times
+// PurgeConfig.Every, and what the passes take, longer than its retention.
 type Purger struct {
 	inbox *Inbox
 	db    Tx
@@ -72,11 +83,12 @@ func NewPurger(inbox *Inbox, db Tx, cfg PurgeConfig) (*Purger, error) {
 // PurgeStats tells what a pass did, in rows.
 type PurgeStats struct{ Seen, Deleted int64 }
 
-// Run makes a pass, waits, and so on until ctx ends. Errors are logged and
-// tried again after the pause.
+// Run makes a pass, waits, and so on until ctx ends. Errors are logged, and what
+// a pass left undone is for a later one.
 func (p *Purger) Run(ctx context.Context) error {
-	for {
-		stats, err := p.RunOnce(ctx)
+	// Not from 0: a service that starts often would never reach the last one.
+	for slice := rand.IntN(PurgeSlices); ; slice = (slice + 1) % PurgeSlices {
+		stats, err := p.pass(ctx, digestSlice(slice))
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -93,16 +105,23 @@ func (p *Purger) Run(ctx context.Context) error {
 	}
 }
 
-// RunOnce makes one pass over the rows that can be over.
+// RunOnce makes one pass over all rows that can be over, those in no order
+// included: what PurgeSlices passes of Run do.
 func (p *Purger) RunOnce(ctx context.Context) (PurgeStats, error) {
+	return p.pass(ctx, span{digestSlice(0).after, digestSlice(PurgeSlices - 1).last})
+}
+
+// pass goes through the ids with a time that can be over, and through those of
+// digests.
+func (p *Purger) pass(ctx context.Context, digests span) (PurgeStats, error) {
 	operations, floors, err := p.raiseFloors(ctx)
 	if err != nil || len(operations) == 0 {
 		return PurgeStats{}, err
 	}
 	var stats PurgeStats
 	newest := slices.MaxFunc(floors, time.Time.Compare)
-	for _, span := range [][2]string{{timedID(time.UnixMilli(0)), timedID(newest.Add(timedMargin))}, {firstDigestID, lastID}} {
-		if err := p.purgeSpan(ctx, span[0], span[1], operations, floors, &stats); err != nil {
+	for _, s := range []span{{timedID(time.UnixMilli(0)), timedID(newest.Add(timedMargin))}, digests} {
+		if err := p.purgeSpan(ctx, s, operations, floors, &stats); err != nil {
 			return stats, err
 		}
 	}
@@ -125,14 +144,16 @@ func (p *Purger) raiseFloors(ctx context.Context) (operations []string, floors [
 	return operations, floors, nil
 }
 
-// purgeSpan walks the ids after from, up to and including to. The moving
-// lower bound keeps a page from wading through the entries of rows that
-// earlier pages deleted.
-func (p *Purger) purgeSpan(ctx context.Context, from, to string, operations []string, floors []time.Time, stats *PurgeStats) error {
+// span is the ids after one, up to and including the last.
+type span struct{ after, last string }
+
+// purgeSpan walks a span. The moving lower bound keeps a page from wading
+// through the entries of rows that earlier pages deleted.
+func (p *Purger) purgeSpan(ctx context.Context, s span, operations []string, floors []time.Time, stats *PurgeStats) error {
 	for {
 		var last string
 		var seen, deleted int64
-		err := pg.QueryRow(ctx, p.db, p.inbox.sql.purgePage, []any{from, p.cfg.Page, operations, floors, to}, &last, &seen, &deleted)
+		err := pg.QueryRow(ctx, p.db, p.inbox.sql.purgePage, []any{s.after, p.cfg.Page, operations, floors, s.last}, &last, &seen, &deleted)
 		if err != nil {
 			return fmt.Errorf("purge inbox: %w", err)
 		}
@@ -141,7 +162,7 @@ func (p *Purger) purgeSpan(ctx context.Context, from, to string, operations []st
 		if seen < int64(p.cfg.Page) {
 			return nil
 		}
-		from = last
+		s.after = last
 	}
 }
 
@@ -151,10 +172,13 @@ func (p *Purger) purgeSpan(ctx context.Context, from, to string, operations []st
 // difference goes in a later pass.
 const timedMargin = 24 * time.Hour
 
-const (
-	firstDigestID = "7fffffff-ffff-ffff-ffff-ffffffffffff" // exclusive
-	lastID        = "ffffffff-ffff-ffff-ffff-ffffffffffff"
-)
+// digestSlice is part n of the ids that carry no time: the upper half, over
+// which digests are spread evenly.
+func digestSlice(n int) span {
+	const width = 128 / PurgeSlices
+	end := func(first int) string { return fmt.Sprintf("%02x%s", first, "ffffff-ffff-ffff-ffff-ffffffffffff") }
+	return span{end(127 + n*width), end(127 + (n+1)*width)}
+}
 
 // timedID is the lowest id that carries the time t.
 func timedID(t time.Time) string {

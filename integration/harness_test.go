@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
@@ -40,7 +42,7 @@ type stack struct {
 	stream *testbed.Stream
 	// ledger is a file with a line per run of a handler, in any process.
 	ledger string
-	// schema is the one of the framework's tables.
+	// schema is the one of the framework's tables, "" for the default one.
 	schema string
 	// purged says that inbox rows of effects may be gone.
 	purged bool
@@ -53,7 +55,7 @@ func newStack(t testing.TB) *stack {
 
 func newStackOn(t testing.TB, db *testbed.DB, stream *testbed.Stream) *stack {
 	t.Helper()
-	return newStackIn(t, "oncemill", db, stream)
+	return newStackIn(t, "", db, stream)
 }
 
 func newStackIn(t testing.TB, schema string, db *testbed.DB, stream *testbed.Stream) *stack {
@@ -258,7 +260,7 @@ func (s *stack) exec(query string, args ...any) {
 
 // sql puts the schema into a query that is written for the default one.
 func (s *stack) sql(query string) string {
-	return strings.ReplaceAll(query, "oncemill.", s.schema+".")
+	return strings.ReplaceAll(query, "oncemill.", pgx.Identifier{cmp.Or(s.schema, "oncemill")}.Sanitize()+".")
 }
 
 func (s *stack) count(query string, args ...any) int {

@@ -54,9 +54,11 @@ func (s *stack) wholePath(svc *service, extra consumer.HandlerFunc) {
 
 	sent, err := svc.box.NewPurger(svc.pool, outbox.PurgeConfig{Keep: time.Nanosecond})
 	require.NoError(s, err)
-	gone, err := sent.RunOnce(ctx)
-	require.NoError(s, err)
-	require.EqualValues(s, 1, gone)
+	for pass := range int64(2) { // the first one finds it sent
+		gone, err := sent.RunOnce(ctx)
+		require.NoError(s, err)
+		require.Equal(s, pass, gone)
+	}
 	inbox, err := dedup.NewInbox(dedup.InboxConfig{Schema: s.schema, Retention: time.Microsecond})
 	require.NoError(s, err)
 	done, err := dedup.NewPurger(inbox, dedup.Pgx(svc.pool), dedup.PurgeConfig{Operations: []string{"charge"}})

@@ -4,8 +4,10 @@ package integration
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,8 +19,10 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/oncemill/oncemill"
 	"github.com/oncemill/oncemill/consumer"
 	"github.com/oncemill/oncemill/consumer/jetstream"
+	"github.com/oncemill/oncemill/dedup"
 	"github.com/oncemill/oncemill/integration/testbed"
 )
 
@@ -168,6 +172,99 @@ func TestC107_MisuseIsRefusedAtStart(t *testing.T) {
 	})
 }
 
+// C107: migrations, by several processes at once.
+func TestC107_MigrateThroughThePooler(t *testing.T) {
+	s := newStack(t)
+	bouncer := testbed.NewPgBouncer(t, s.db.Server, testbed.PgBouncerConfig{PoolSize: 5})
+	migrate := map[string]func(oncemill.MigrateConfig) error{}
+	for _, mode := range workingModes {
+		pool, err := testbed.NewPool(t.Context(), bouncer.URL(s.db.Name), func(cfg *pgxpool.Config) { cfg.ConnConfig.DefaultQueryExecMode = mode })
+		require.NoError(t, err)
+		t.Cleanup(pool.Close)
+		migrate[mode.String()] = func(cfg oncemill.MigrateConfig) error { return oncemill.Migrate(t.Context(), pool, cfg) }
+		db, err := sql.Open("pgx", bouncer.URL(s.db.Name)+"&default_query_exec_mode="+strings.ReplaceAll(mode.String(), " ", "_"))
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, db.Close()) })
+		migrate[mode.String()+", database/sql"] = func(cfg oncemill.MigrateConfig) error { return oncemill.MigrateSQL(t.Context(), db, cfg) }
+	}
+	for name, run := range migrate {
+		cfg := oncemill.MigrateConfig{Schema: name}
+		errs := make(chan error, 8) // more than the pooler has servers
+		for range cap(errs) {
+			go func() { errs <- run(cfg) }()
+		}
+		for range cap(errs) {
+			require.NoError(t, <-errs, name)
+		}
+		schema := pgx.Identifier{name}.Sanitize()
+		require.Equal(t, oncemill.SchemaVersion(), s.count(`SELECT count(*) FROM `+schema+`.schema_migration`), name)
+	}
+	require.Zero(t, s.count(`SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'`), "no lock of a session")
+}
+
+// C107: sets of keys that overlap, each claimed in a transaction. One set at a
+// time gets a key, and none is stuck or fails for the pooler.
+func TestC107_ClaimSetThroughThePooler(t *testing.T) {
+	const workers, sets, keysOfASet, keys = 20, 20, 10, 100
+	for _, mode := range workingModes {
+		t.Run(mode.String(), func(t *testing.T) {
+			s := newStack(t)
+			bouncer := testbed.NewPgBouncer(t, s.db.Server, testbed.PgBouncerConfig{PoolSize: 5})
+			pool, err := testbed.NewPool(t.Context(), bouncer.URL(s.db.Name), func(cfg *pgxpool.Config) {
+				cfg.MaxConns, cfg.ConnConfig.DefaultQueryExecMode = workers, mode
+			})
+			require.NoError(t, err)
+			t.Cleanup(pool.Close)
+			inbox, err := dedup.NewInbox(dedup.InboxConfig{LockWait: bound})
+			require.NoError(t, err)
+			claim := func(from int) (fresh int64, err error) {
+				intents := make([]dedup.Intent, keysOfASet)
+				for i := range intents {
+					id := fmt.Sprintf("k%d", (from+i*7)%keys) // no two sets in the same order
+					if intents[i].Key, err = dedup.NewKey(scope, "charge", id); err != nil {
+						return 0, err
+					}
+					intents[i].Fingerprint = dedup.RawFingerprint().Fingerprint(intents[i].Key, []byte(id))
+				}
+				err = pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+					claims, err := inbox.ClaimSet(t.Context(), dedup.Pgx(tx), intents)
+					if err != nil {
+						return err
+					}
+					for _, c := range claims {
+						if c.Verdict == dedup.Fresh {
+							fresh++
+						}
+						if c.Verdict != dedup.Fresh && c.Verdict != dedup.Done {
+							return c.Err()
+						}
+					}
+					return nil
+				})
+				return fresh, err
+			}
+			var fresh atomic.Int64
+			errs := make(chan error, workers)
+			for w := range workers {
+				go func() {
+					var failed error
+					for i := range sets {
+						n, err := claim(w*31 + i*13)
+						failed = errors.Join(failed, err)
+						fresh.Add(n)
+					}
+					errs <- failed
+				}()
+			}
+			for range workers {
+				require.NoError(t, <-errs)
+			}
+			require.EqualValues(t, keys, fresh.Load(), "each key was fresh once")
+			require.Equal(t, keys, s.count(`SELECT count(*) FROM oncemill.inbox`))
+		})
+	}
+}
+
 // C107: the same on database/sql.
 func TestC107_DatabaseSQL(t *testing.T) {
 	const events = 200
@@ -185,6 +282,30 @@ func TestC107_DatabaseSQL(t *testing.T) {
 	s.requireCommands(events)
 	requireOutcomes(t, consumer.Stats{Done: events}, svc.consumer.Stats())
 	require.Equal(t, events, s.effects())
+}
+
+// C107: a default that makes transactions read-only, which the pooler does not
+// tell to the connections that it has reported another one to.
+func TestC107_DatabaseSQLUnderAReadOnlyDefault(t *testing.T) {
+	const events = 5
+	s := newStack(t)
+	bouncer := testbed.NewPgBouncer(t, s.db.Server, testbed.PgBouncerConfig{PoolSize: 5})
+	svc := s.openSQL(bouncer.URL(s.db.Name)+"&default_query_exec_mode=exec", nil)
+	source := s.open(s.wiring(), options{})
+	svc.handle("charge", s.stream.Subject("new"), source.subscriber("charge", "charge"))
+	svc.start()
+	s.publishEvents(1)
+	s.settled("charge")
+	s.exec(fmt.Sprintf(`ALTER DATABASE %q SET default_transaction_read_only = on`, s.db.Name))
+	s.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
+	s.db.Pool.Reset()
+	s.publishEvents(events)
+	s.publish("new", "other", "event_id", "k0")
+	s.publish("new", "no key")
+	s.settled("charge")
+	require.Equal(t, events, s.effects())
+	require.ElementsMatch(t, []string{"conflict", "no key"}, s.reasons())
+	require.Zero(t, svc.consumer.Stats().Failed)
 }
 
 // warmUp makes the pooler open several servers.

@@ -19,6 +19,7 @@ import (
 // the consumers. It returns a line for each stream whose window is shorter.
 // After an outage of the database or of the relay, or when answers get lost
 // for longer than a row is sent again from memory, no window is long enough.
+// A relay on a JetStream sink calls it when it starts, and logs the lines.
 func CheckJetStream(ctx context.Context, js jetstream.JetStream, relay RelayConfig, sink JetStreamConfig) ([]string, error) {
 	relay.setDefaults()
 	defaultTo(&sink.AckTimeout, DefaultAckTimeout)
@@ -35,6 +36,39 @@ func CheckJetStream(ctx context.Context, js jetstream.JetStream, relay RelayConf
 		return nil, fmt.Errorf("outbox: check streams: %w", err)
 	}
 	return warnings, nil
+}
+
+func (s *jetStreamSink) check(ctx context.Context, relay RelayConfig) ([]string, error) {
+	return CheckJetStream(ctx, s.js, relay, JetStreamConfig{AckTimeout: s.pub.timeout})
+}
+
+// settingsTimeout bounds the look at the streams: a client without the right
+// to list them gets no answer.
+const settingsTimeout = 10 * time.Second
+
+// warnOfSettings logs the settings that weaken a promise. What cannot be found
+// out now, because NATS is away or the client may not ask, is left out.
+func (r *Relay) warnOfSettings(ctx context.Context) {
+	log := r.cfg.Logger.With("relay", r.cfg.Owner)
+	if size, needed := r.poolMax(), r.cfg.Connections+1; size > 0 && size < needed {
+		log.WarnContext(ctx, "outbox: relay", "warning", fmt.Sprintf("the pool has %d connections, fewer than RelayConfig.Connections (%d) and one more: leases may run out while lanes keep them all; give the pool %d or more, or lower Connections",
+			size, r.cfg.Connections, needed))
+	}
+	sink, ok := r.cfg.Sink.(interface {
+		check(ctx context.Context, relay RelayConfig) ([]string, error)
+	})
+	if !ok {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, settingsTimeout)
+	defer cancel()
+	warnings, err := sink.check(ctx, r.cfg)
+	if err != nil {
+		log.DebugContext(ctx, "outbox: relay: the streams were not checked", "error", cleanReason(err.Error()))
+	}
+	for _, warning := range warnings {
+		log.WarnContext(ctx, "outbox: relay", "warning", warning)
+	}
 }
 
 // NotReadyError says why the database cannot be used, and what to run: see

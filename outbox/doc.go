@@ -51,9 +51,12 @@
 // A wake-up names the lanes that have new rows; without one a lane is read
 // every RelayConfig.Poll. The lanes of a relay share RelayConfig.Connections.
 //
-// When a failed row falls due, is driven again or skipped, and every five
-// minutes as a net, the lane starts over with a generation of all rows, leaving
-// out those it has in memory (a rescan).
+// When a failed row falls due, is driven again or skipped, when a mark finds
+// less than was sent (it was republished meanwhile), and every five minutes as
+// a net, the lane starts over with a generation of all rows, leaving out those
+// it has in memory (a rescan). It first reads the open generation to its end,
+// and rests for four times what the last rescan took, reading new rows: so any
+// number of failing rows leaves the others their turn.
 //
 // # Sending
 //

@@ -28,17 +28,27 @@ type Failure struct {
 // Parked lists parked messages, longest parked first. They wait for Redrive
 // or Skip, and messages of their ordering keys behind them.
 func (o *Outbox) Parked(ctx context.Context, db Tx, limit int) ([]Failure, error) {
-	return o.failures(ctx, db, limit, true)
+	return o.failures(ctx, pg.FromPgx(db), limit, true)
+}
+
+// ParkedSQL is Parked for database/sql over pgx/stdlib.
+func (o *Outbox) ParkedSQL(ctx context.Context, db SQLTx, limit int) ([]Failure, error) {
+	return o.failures(ctx, pg.FromSQL(db), limit, true)
 }
 
 // Failing is Parked with the messages that are still being tried.
 func (o *Outbox) Failing(ctx context.Context, db Tx, limit int) ([]Failure, error) {
-	return o.failures(ctx, db, limit, false)
+	return o.failures(ctx, pg.FromPgx(db), limit, false)
 }
 
-func (o *Outbox) failures(ctx context.Context, db Tx, limit int, parkedOnly bool) ([]Failure, error) {
+// FailingSQL is Failing for database/sql over pgx/stdlib.
+func (o *Outbox) FailingSQL(ctx context.Context, db SQLTx, limit int) ([]Failure, error) {
+	return o.failures(ctx, pg.FromSQL(db), limit, false)
+}
+
+func (o *Outbox) failures(ctx context.Context, db pg.DB, limit int, parkedOnly bool) ([]Failure, error) {
 	var list []Failure
-	err := pg.Each(ctx, pg.FromPgx(db), o.sql.failing, []any{limit, parkedOnly}, func(rs pg.Rows) error {
+	err := pg.Each(ctx, db, o.sql.failing, []any{limit, parkedOnly}, func(rs pg.Rows) error {
 		var f Failure
 		err := rs.Scan(&f.ID, &f.Topic, &f.LogicalID, &f.OrderingKey, &f.Reason, &f.Attempts, &f.CreatedAt, &f.ParkedAt, &f.DueAt)
 		list = append(list, f)
@@ -54,11 +64,20 @@ func (o *Outbox) failures(ctx context.Context, db Tx, limit int, parkedOnly bool
 // parked or waiting for their next attempt. Those that never failed are on
 // their way and stay as they are. It returns how many were queued.
 func (o *Outbox) Redrive(ctx context.Context, db Tx, ids ...int64) (int64, error) {
-	tag, err := db.Exec(ctx, o.sql.redrive, ids)
+	return o.redrive(ctx, pg.FromPgx(db), ids)
+}
+
+// RedriveSQL is Redrive for database/sql over pgx/stdlib.
+func (o *Outbox) RedriveSQL(ctx context.Context, db SQLTx, ids ...int64) (int64, error) {
+	return o.redrive(ctx, pg.FromSQL(db), ids)
+}
+
+func (o *Outbox) redrive(ctx context.Context, db pg.DB, ids []int64) (int64, error) {
+	n, err := db.Exec(ctx, o.sql.redrive, ids)
 	if err != nil {
 		return 0, fmt.Errorf("outbox: redrive: %w", err)
 	}
-	return tag.RowsAffected(), nil
+	return n, nil
 }
 
 // Skip gives messages up: they are not sent, and those behind them in their
@@ -66,11 +85,20 @@ func (o *Outbox) Redrive(ctx context.Context, db Tx, ids ...int64) (int64, error
 // A message that is being sent may still arrive. It returns how many were
 // queued.
 func (o *Outbox) Skip(ctx context.Context, db Tx, ids ...int64) (int64, error) {
-	tag, err := db.Exec(ctx, o.sql.skip, ids)
+	return o.skip(ctx, pg.FromPgx(db), ids)
+}
+
+// SkipSQL is Skip for database/sql over pgx/stdlib.
+func (o *Outbox) SkipSQL(ctx context.Context, db SQLTx, ids ...int64) (int64, error) {
+	return o.skip(ctx, pg.FromSQL(db), ids)
+}
+
+func (o *Outbox) skip(ctx context.Context, db pg.DB, ids []int64) (int64, error) {
+	n, err := db.Exec(ctx, o.sql.skip, ids)
 	if err != nil {
 		return 0, fmt.Errorf("outbox: skip: %w", err)
 	}
-	return tag.RowsAffected(), nil
+	return n, nil
 }
 
 // Backlog is what is left to send.
@@ -83,9 +111,18 @@ type Backlog struct {
 
 // Backlog reads how much is left to send. Its cost grows with the queue.
 func (o *Outbox) Backlog(ctx context.Context, db Tx) (Backlog, error) {
+	return o.backlog(ctx, pg.FromPgx(db))
+}
+
+// BacklogSQL is Backlog for database/sql over pgx/stdlib.
+func (o *Outbox) BacklogSQL(ctx context.Context, db SQLTx) (Backlog, error) {
+	return o.backlog(ctx, pg.FromSQL(db))
+}
+
+func (o *Outbox) backlog(ctx context.Context, db pg.DB) (Backlog, error) {
 	var b Backlog
 	var seconds float64
-	if err := pg.QueryRow(ctx, pg.FromPgx(db), o.sql.backlog, nil, &b.Queued, &b.Parked, &seconds); err != nil {
+	if err := pg.QueryRow(ctx, db, o.sql.backlog, nil, &b.Queued, &b.Parked, &seconds); err != nil {
 		return Backlog{}, fmt.Errorf("outbox: read the backlog: %w", err)
 	}
 	b.Lag = time.Duration(seconds * float64(time.Second))

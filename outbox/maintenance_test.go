@@ -59,41 +59,6 @@ func TestRepublish(t *testing.T) {
 	}
 }
 
-func TestPurgeKeepsWhatIsQueuedOrYoung(t *testing.T) {
-	db := newDB(t)
-	s := testbed.NewStream(t, nil)
-	o := newOutbox(t, outbox.Config{})
-	write(t, db, o, "nosuch"+s.Prefix, newMessage("parked"))
-	for i := range 30 {
-		write(t, db, o, s.Subject("a"), newMessage(fmt.Sprint(i)))
-	}
-	cfg := relayConfig(newSink(t, s.Conn, outbox.JetStreamConfig{}))
-	cfg.MaxAttempts = 1
-	runOnce(t, newRelay(t, db, cfg))
-	exec(t, db, `UPDATE oncemill.outbox SET created_at = created_at - interval '1 hour' WHERE id <= 20`)
-
-	_, err := o.NewPurger(db.Pool, outbox.PurgeConfig{})
-	require.ErrorContains(t, err, "Keep")
-	p, err := o.NewPurger(db.Pool, outbox.PurgeConfig{Keep: 30 * time.Minute, Batch: 4})
-	require.NoError(t, err)
-	purge := func(want int64) {
-		t.Helper()
-		n, err := p.RunOnce(t.Context())
-		require.NoError(t, err)
-		require.Equal(t, want, n)
-	}
-	purge(19)
-	purge(0)
-	require.Equal(t, 12, scalar[int](t, db, `SELECT count(*) FROM oncemill.outbox`))
-	_, err = o.Skip(t.Context(), db.Pool, 1)
-	require.NoError(t, err)
-	purge(0)
-	runOnce(t, newRelay(t, db, cfg))
-	exec(t, db, `UPDATE oncemill.outbox SET created_at = created_at - interval '1 hour'`)
-	purge(12)
-	require.Zero(t, scalar[int](t, db, `SELECT count(*) FROM oncemill.outbox`))
-}
-
 func TestWatermillPublisherSink(t *testing.T) {
 	db := newDB(t)
 	o := newOutbox(t, outbox.Config{})

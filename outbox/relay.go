@@ -29,6 +29,7 @@ type Stats struct {
 type Relay struct {
 	cfg     RelayConfig
 	db      pg.DB                       // of the relay itself
+	poolMax func() int                  // connections that db has at most, 0 for no limit
 	lanesDB limited                     // of its lanes
 	pooler  func(context.Context) error // checks what is between db and the server
 	sql     *statements
@@ -46,24 +47,29 @@ type Relay struct {
 }
 
 // NewRelay returns a relay that reads through pool. It does no I/O. Its lanes
-// use RelayConfig.Connections of the pool at a time, and the relay one more.
+// use RelayConfig.Connections of the pool at a time, and the relay one more. In
+// a smaller pool they wait for each other; Run warns of it.
 func NewRelay(pool *pgxpool.Pool, cfg RelayConfig) (*Relay, error) {
-	return newRelay(pg.FromPgx(pool), func(ctx context.Context) error { return pg.CheckPooler(ctx, pool) }, cfg)
+	pooler := func(ctx context.Context) error { return pg.CheckPooler(ctx, pool) }
+	poolMax := func() int { return int(pool.Stat().MaxConns()) }
+	return newRelay(pg.FromPgx(pool), poolMax, pooler, cfg)
 }
 
 // NewRelaySQL is NewRelay for database/sql over pgx/stdlib.
 func NewRelaySQL(db *sql.DB, cfg RelayConfig) (*Relay, error) {
-	return newRelay(pg.FromSQL(db), func(ctx context.Context) error { return pg.CheckPoolerSQL(ctx, db) }, cfg)
+	pooler := func(ctx context.Context) error { return pg.CheckPoolerSQL(ctx, db) }
+	poolMax := func() int { return db.Stats().MaxOpenConnections }
+	return newRelay(pg.FromSQL(db), poolMax, pooler, cfg)
 }
 
-func newRelay(db pg.DB, pooler func(context.Context) error, cfg RelayConfig) (*Relay, error) {
+func newRelay(db pg.DB, poolMax func() int, pooler func(context.Context) error, cfg RelayConfig) (*Relay, error) {
 	cfg.setDefaults()
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
 	statements := &cfg.Outbox.sql
 	return &Relay{
-		cfg: cfg, db: db, pooler: pooler, sql: statements, epoch: time.Now(), lanes: make(map[int16]*lane),
+		cfg: cfg, db: db, poolMax: poolMax, pooler: pooler, sql: statements, epoch: time.Now(), lanes: make(map[int16]*lane),
 		leases:  leases{db: db, sql: statements, owner: cfg.Owner, lease: cfg.Lease},
 		lanesDB: limited{db, make(chan struct{}, cfg.Connections)},
 	}, nil
@@ -125,11 +131,16 @@ func (r *Relay) awaitReady(ctx context.Context) error {
 
 // Run sends until ctx ends. It then waits a little for answers, records them
 // and gives its lanes back. It survives outages of the database and of the
-// sink, and returns nil, but for what [Relay.Check] finds at the start.
+// sink, and returns nil, but for what [Relay.Check] finds at the start. Settings
+// that weaken a promise, such as those that [CheckJetStream] finds, are logged
+// as warnings.
 func (r *Relay) Run(ctx context.Context) error {
 	if err := r.awaitReady(ctx); err != nil {
 		return err
 	}
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	beside.Go(func() { r.warnOfSettings(ctx) })
 	defer r.listen()()
 	ticker := time.NewTicker(min(r.cfg.Lease/3, r.cfg.Poll))
 	defer ticker.Stop()

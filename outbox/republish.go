@@ -32,10 +32,18 @@ type RepublishConfig struct {
 // returns how many were not queued before; after an error these are queued, and
 // calling it again is safe.
 func (o *Outbox) Republish(ctx context.Context, db Tx, cfg RepublishConfig) (int64, error) {
+	return o.republish(ctx, pg.FromPgx(db), cfg)
+}
+
+// RepublishSQL is Republish for database/sql over pgx/stdlib.
+func (o *Outbox) RepublishSQL(ctx context.Context, db SQLTx, cfg RepublishConfig) (int64, error) {
+	return o.republish(ctx, pg.FromSQL(db), cfg)
+}
+
+func (o *Outbox) republish(ctx context.Context, conn pg.DB, cfg RepublishConfig) (int64, error) {
 	if err := cfg.prepare(); err != nil {
 		return 0, err
 	}
-	conn := pg.FromPgx(db)
 	var round int32
 	var now time.Time
 	err := pg.QueryRow(ctx, conn, o.sql.republishStart, []any{cfg.Since, cfg.Horizon.Microseconds()}, &round, &now)

@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 
@@ -22,10 +23,18 @@ var ErrNotDrained = errors.New("outbox: messages are queued: stop the writers, l
 // not run beside writing transactions above READ COMMITTED: they might still
 // see the old number. Lanes above n stay, empty.
 func (o *Outbox) SetLanes(ctx context.Context, tx pgx.Tx, n int) error {
+	return o.setLanes(ctx, pg.FromPgx(tx), n)
+}
+
+// SetLanesSQL is SetLanes for database/sql over pgx/stdlib.
+func (o *Outbox) SetLanesSQL(ctx context.Context, tx *sql.Tx, n int) error {
+	return o.setLanes(ctx, pg.FromSQL(tx), n)
+}
+
+func (o *Outbox) setLanes(ctx context.Context, db pg.DB, n int) error {
 	if n < 1 || n > maxLanes {
 		return fmt.Errorf("outbox: lanes: %d is not in 1 to %d", n, maxLanes)
 	}
-	db := pg.FromPgx(tx)
 	if _, err := db.Exec(ctx, o.sql.lockQueue); err != nil {
 		return fmt.Errorf("outbox: set lanes: keep writers out: %w", err)
 	}

@@ -267,9 +267,12 @@ RETURNING rounds, clock_timestamp()`
 // $2 ids after $1; those that are queued only get the round, so that a late
 // mark of an earlier one does not take them away. It returns the last id looked
 // at, 0 at the end of the table, and the number that was not queued before.
-// Index: outbox_pkey.
+// With rounds it tells Purgers, in the same snapshot, that what they saw is no
+// longer so. Locks: outbox_settings. Index: outbox_pkey.
 const republishSQL = `
-WITH seen AS MATERIALIZED (
+WITH told AS (
+	UPDATE {{schema}}.outbox_settings SET rounds = rounds + 1
+), seen AS MATERIALIZED (
 	SELECT id, key_hash, created_at FROM {{schema}}.outbox WHERE id > $1::bigint ORDER BY id LIMIT $2::int
 ), queued AS (
 	INSERT INTO {{schema}}.outbox_queue (lane, id, xid, key_hash, round)
@@ -283,28 +286,71 @@ WITH seen AS MATERIALIZED (
 )
 SELECT coalesce((SELECT max(id) FROM seen), 0), (SELECT count(*) FILTER (WHERE fresh) FROM queued)`
 
-// purgeSQL deletes messages among the $2 ids after $1 that are older than $3
-// microseconds and not queued. It returns the last id looked at (0: none), the
-// first id that stays (0: none), whether one was too young, and the number
-// deleted. Index: outbox_pkey, outbox_queue_pkey.
-const purgeSQL = `
-WITH seen AS MATERIALIZED (
-	SELECT o.id, o.created_at >= clock_timestamp() - $3::bigint * interval '1 microsecond' AS young,
-		EXISTS (SELECT FROM {{schema}}.outbox_lane l JOIN {{schema}}.outbox_queue q ON q.lane = l.lane AND q.id = o.id) AS queued
-	FROM {{schema}}.outbox o WHERE o.id > $1::bigint ORDER BY o.id LIMIT $2::int
-), gone AS (
-	DELETE FROM {{schema}}.outbox o USING seen s WHERE o.id = s.id AND NOT s.young AND NOT s.queued RETURNING 1
+// isQueued tells whether the message o is queued, by a probe of each lane:
+// without OFFSET 0 the planner may scan the queue for every message. Index:
+// outbox_queue_pkey.
+const isQueued = `EXISTS (SELECT FROM {{schema}}.outbox_lane l
+			CROSS JOIN LATERAL (SELECT FROM {{schema}}.outbox_queue q WHERE q.lane = l.lane AND q.id = o.id OFFSET 0) q)`
+
+// lookSQL writes down which of the next $1 messages, behind those that were
+// looked at before, are not queued: they were sent, or skipped. It returns how
+// many it looked at, and the time. Of two Purgers that look at once one writes.
+// Index: outbox_sent_pkey, outbox_pkey.
+const lookSQL = `
+WITH done AS (
+	SELECT coalesce((SELECT last_id FROM {{schema}}.outbox_sent ORDER BY first_id DESC LIMIT 1), 0) AS id
+), seen AS MATERIALIZED (
+	SELECT o.id, ` + isQueued + ` AS queued
+	FROM {{schema}}.outbox o WHERE o.id > (SELECT id FROM done) ORDER BY o.id LIMIT $1::int
+), page AS (
+	INSERT INTO {{schema}}.outbox_sent (first_id, last_id, seen_at, xid, rounds, ids)
+	SELECT (SELECT id + 1 FROM done), max(id), clock_timestamp(), pg_current_xact_id(), (SELECT rounds FROM {{schema}}.outbox_settings),
+		coalesce(range_agg(int8range(id, id, '[]')) FILTER (WHERE NOT queued), '{}')
+	FROM seen HAVING count(*) > 0
+	ON CONFLICT DO NOTHING
 )
-SELECT coalesce(max(id), 0), coalesce(min(id) FILTER (WHERE young OR queued), 0), coalesce(bool_or(young), false),
-	(SELECT count(*) FROM gone)
-FROM seen`
+SELECT count(*), clock_timestamp() FROM seen`
+
+// purgeSQL takes the page that was looked at longest ago, since $3 and $1
+// microseconds or more before $2, deletes the messages that were sent then and are not queued now, and
+// looks at the rest again. An empty page goes when all transactions ended that
+// were open when it was looked at first, unless it is the last one, where
+// lookSQL goes on. It returns when the page was looked at, NULL if there is
+// none, for the next $3: index entries of pages that moved are behind it. And
+// the number of messages deleted. Locks: the page, skipped if another Purger
+// has it. Index: outbox_sent_seen_idx, outbox_pkey.
+const purgeSQL = `
+WITH page AS MATERIALIZED (
+	SELECT * FROM {{schema}}.outbox_sent
+	WHERE seen_at >= $3::timestamptz AND seen_at <= $2::timestamptz - $1::bigint * interval '1 microsecond'
+	ORDER BY seen_at LIMIT 1 FOR UPDATE SKIP LOCKED
+), message AS MATERIALIZED (
+	SELECT o.id, o.queued, NOT o.queued AND p.ids @> o.id AND p.rounds = (SELECT rounds FROM {{schema}}.outbox_settings) AS over
+	FROM page p CROSS JOIN LATERAL (
+		SELECT o.id, ` + isQueued + ` AS queued FROM {{schema}}.outbox o WHERE o.id BETWEEN p.first_id AND p.last_id OFFSET 0
+	) o
+), gone AS (
+	DELETE FROM {{schema}}.outbox o USING message m WHERE o.id = m.id AND m.over RETURNING 1
+), empty AS MATERIALIZED (
+	SELECT p.first_id FROM page p
+	WHERE NOT EXISTS (SELECT FROM message WHERE NOT over) AND p.xid < pg_snapshot_xmin(pg_current_snapshot())
+		AND EXISTS (SELECT FROM {{schema}}.outbox_sent s WHERE s.first_id > p.first_id)
+), dropped AS (
+	DELETE FROM {{schema}}.outbox_sent s USING empty e WHERE s.first_id = e.first_id
+), again AS (
+	UPDATE {{schema}}.outbox_sent s
+	SET seen_at = clock_timestamp(), rounds = (SELECT rounds FROM {{schema}}.outbox_settings),
+		ids = coalesce((SELECT range_agg(int8range(id, id, '[]')) FROM message WHERE NOT queued AND NOT over), '{}')
+	FROM page p WHERE s.first_id = p.first_id AND NOT EXISTS (SELECT FROM empty)
+)
+SELECT (SELECT seen_at FROM page), (SELECT count(*) FROM gone)`
 
 // statements are the constants above for one schema.
 type statements struct {
 	write, writeOne, boot, readByID, readByXID, adopt, markSent, markFailed string
 	beat, leave, acquire, renew, release, storeMaxPayload                   string
 	lockQueue, queueEmpty, setLanes, redrive, skip, failing                 string
-	backlog, republishStart, republish, purge                               string
+	backlog, republishStart, republish, look, purge                         string
 }
 
 func expand(name schema.Name) statements {
@@ -316,6 +362,6 @@ func expand(name schema.Name) statements {
 		lockQueue: name.Expand(lockQueueSQL), queueEmpty: name.Expand(queueEmptySQL), setLanes: name.Expand(setLanesSQL),
 		redrive: name.Expand(redriveSQL), skip: name.Expand(skipSQL), failing: name.Expand(failingSQL),
 		backlog: name.Expand(backlogSQL), republishStart: name.Expand(republishStartSQL),
-		republish: name.Expand(republishSQL), purge: name.Expand(purgeSQL),
+		republish: name.Expand(republishSQL), look: name.Expand(lookSQL), purge: name.Expand(purgeSQL),
 	}
 }

@@ -29,7 +29,7 @@ const (
 // names: it may be logged.
 type RefusedError struct {
 	// Field is what was refused: "topic", "header", "payload", "size",
-	// "ordering key", "logical id", "provider key" or "uuid".
+	// "ordering key", "logical id", "provider key", "uuid" or "message".
 	Field string
 	// Header is the header's name, if Field is "header".
 	Header string
@@ -128,7 +128,7 @@ func checkMetadata(msg *message.Message) error {
 		rule := nameRule(name)
 		switch {
 		case rule != "":
-		case isReserved(name):
+		case IsReserved(name):
 			rule = "names that start with Nats- or Oncemill-, and " + HeaderUUID + ", are reserved; rename it"
 		case name == "Status" && len(msg.Payload) == 0:
 			rule = "NATS clients drop an empty message with this header as a status of the server; rename it"

@@ -26,6 +26,13 @@ type Tx interface {
 	Query(ctx context.Context, query string, args ...any) (pgx.Rows, error)
 }
 
+// SQLTx is Tx for database/sql over pgx/stdlib: a *sql.Tx, or a *sql.DB where a
+// transaction is not wanted.
+type SQLTx interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
 // Config configures an Outbox. Its zero value works.
 type Config struct {
 	// Schema is the name of the schema with the tables, "oncemill" if empty.
@@ -63,7 +70,10 @@ func New(cfg Config) (*Outbox, error) {
 	return &Outbox{cfg: cfg, schema: name, sql: expand(name), bell: bell{conn: cfg.Wake, subject: wakeSubject(name)}}, nil
 }
 
-var defaultOutbox = &Outbox{sql: expand(schema.Name{})}
+// Schema returns the name of the schema with the tables.
+func (o *Outbox) Schema() string { return o.schema.String() }
+
+var defaultOutbox = &Outbox{sql: expand(schema.Name{}), bell: bell{subject: wakeSubject(schema.Name{})}}
 
 // Write is (*Outbox).Write with the default configuration.
 func Write(ctx context.Context, tx Tx, topic string, msgs ...*message.Message) error {
@@ -102,6 +112,9 @@ func (o *Outbox) write(ctx context.Context, db pg.DB, topic string, msgs []*mess
 func (o *Outbox) prepare(topic string, msgs []*message.Message) ([]Row, error) {
 	rows := make([]Row, len(msgs))
 	for i, msg := range msgs {
+		if msg == nil {
+			return nil, refuse("message", fmt.Sprintf("number %d of %d, counted from 0, is nil", i, len(msgs)))
+		}
 		row, err := o.Prepare(topic, msg, Stamp{})
 		if err != nil {
 			return nil, err
@@ -125,7 +138,8 @@ func (o *Outbox) InsertQuery(topic string, msgs ...*message.Message) (query stri
 // Stamp is what identifies a message to its receivers.
 type Stamp struct {
 	// LogicalID is the same for every copy of the message, at most MaxID
-	// bytes. Empty: a UUIDv7 is minted.
+	// bytes. Empty: a random UUID is minted. It carries no time: the writer's
+	// clock would be compared with the consumer's horizon.
 	LogicalID string
 	// ProviderKey is sent as HeaderProviderKey, unless empty.
 	ProviderKey string
@@ -141,8 +155,11 @@ type Row struct {
 // Prepare checks a message, without I/O. It returns a *RefusedError for one
 // that could not be sent or would not arrive as it is.
 func (o *Outbox) Prepare(topic string, msg *message.Message, stamp Stamp) (Row, error) {
+	if msg == nil {
+		return Row{}, refuse("message", "is nil")
+	}
 	if stamp.LogicalID == "" {
-		stamp.LogicalID = uuid.NewV7()
+		stamp.LogicalID = uuid.NewV4()
 	}
 	key := o.orderingKey(topic, msg)
 	err := cmp.Or(

@@ -26,6 +26,7 @@ var rights = map[string][]string{
 	"outbox_queue":     {"SELECT", "INSERT", "UPDATE", "DELETE"},
 	"outbox_lane":      {"SELECT", "INSERT", "UPDATE", "DELETE"},
 	"outbox_relay":     {"SELECT", "INSERT", "UPDATE", "DELETE"},
+	"outbox_sent":      {"SELECT", "INSERT", "UPDATE", "DELETE"},
 	"outbox_settings":  {"SELECT", "UPDATE"},
 }
 

@@ -109,7 +109,12 @@ func MigrateSQL(ctx context.Context, db *sql.DB, cfg Config) error {
 	if err != nil {
 		return fmt.Errorf("migrate: begin: %w", err)
 	}
-	if err := run(ctx, pg.FromSQL(tx), cfg); err != nil {
+	// database/sql has no option for it, and the role's default may be another.
+	_, err = tx.ExecContext(ctx, `SET TRANSACTION READ WRITE`)
+	if err == nil {
+		err = run(ctx, pg.FromSQL(tx), cfg)
+	}
+	if err != nil {
 		_ = tx.Rollback()
 		return err
 	}

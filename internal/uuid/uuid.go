@@ -1,11 +1,9 @@
-// Package uuid writes UUIDs as text and mints those of version 7.
+// Package uuid writes UUIDs as text and mints them.
 package uuid
 
 import (
 	"crypto/rand"
-	"encoding/binary"
 	"encoding/hex"
-	"time"
 )
 
 // Format returns the text form of RFC 9562.
@@ -20,14 +18,11 @@ func Format(id [16]byte) string {
 	return string(b[:])
 }
 
-// NewV7 mints a UUID of version 7 (RFC 9562) for now.
-func NewV7() string {
+// NewV4 mints a random UUID, of version 4 (RFC 9562).
+func NewV4() string {
 	var b [16]byte
-	_, _ = rand.Read(b[6:])
-	ms := uint64(time.Now().UnixMilli()) // Not before 1970.
-	binary.BigEndian.PutUint32(b[:4], uint32(ms>>16))
-	binary.BigEndian.PutUint16(b[4:6], uint16(ms))
-	b[6] = b[6]&0x0f | 0x70
+	_, _ = rand.Read(b[:])
+	b[6] = b[6]&0x0f | 0x40
 	b[8] = b[8]&0x3f | 0x80
 	return Format(b)
 }

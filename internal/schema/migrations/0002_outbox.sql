@@ -70,7 +70,7 @@ CREATE TABLE {{schema}}.outbox_settings (
 );
 
 COMMENT ON COLUMN {{schema}}.outbox_settings.max_payload IS 'largest message the broker takes, bytes of payload and headers, as a relay last saw it';
-COMMENT ON COLUMN {{schema}}.outbox_settings.rounds IS 'republish runs so far: each sends under broker ids of its own';
+COMMENT ON COLUMN {{schema}}.outbox_settings.rounds IS 'grows with each republish, which sends under broker ids of its own, and with each of its batches';
 
 -- PostgreSQL empties an unlogged table when it recovers from a crash, and on a
 -- standby that is promoted. A row that is gone tells relays that transaction
@@ -81,6 +81,25 @@ CREATE UNLOGGED TABLE {{schema}}.outbox_boot (
     CONSTRAINT outbox_boot_pkey PRIMARY KEY (one),
     CONSTRAINT outbox_boot_one_check CHECK (one)
 );
+
+-- What a Purger saw sent, page by page: messages have no column for it, since
+-- touching them costs more than all the rest of relaying.
+CREATE TABLE {{schema}}.outbox_sent (
+    first_id bigint         NOT NULL,
+    last_id  bigint         NOT NULL,
+    seen_at  timestamptz    NOT NULL,
+    xid      xid8           NOT NULL,
+    rounds   integer        NOT NULL,
+    ids      int8multirange NOT NULL,
+    CONSTRAINT outbox_sent_pkey PRIMARY KEY (first_id),
+    CONSTRAINT outbox_sent_range_check CHECK (first_id <= last_id)
+);
+
+CREATE INDEX outbox_sent_seen_idx ON {{schema}}.outbox_sent (seen_at);
+
+COMMENT ON COLUMN {{schema}}.outbox_sent.ids IS 'those from first_id to last_id that were there at seen_at and not queued';
+COMMENT ON COLUMN {{schema}}.outbox_sent.xid IS 'transaction that looked first: one that was open then may still add messages to the page';
+COMMENT ON COLUMN {{schema}}.outbox_sent.rounds IS 'outbox_settings.rounds at seen_at: after a republish the page says nothing';
 
 INSERT INTO {{schema}}.outbox_settings (lanes) VALUES (4);
 INSERT INTO {{schema}}.outbox_lane (lane) SELECT generate_series(0, 3);
