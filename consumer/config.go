@@ -47,11 +47,13 @@ type Config struct {
 	ScopeFrom func(*message.Message) (string, error)
 	// Key takes the event's stable id from the message.
 	Key keys.Func
-	// EventTime takes the producer's time of the event from the message, the
-	// zero time if it carries none. An error is permanent: the message becomes
-	// a dead letter. nil means the Oncemill-Time header or the
-	// time in a UUIDv7 or ULID id, whichever is earlier. Set it where the id is
-	// not the event's but that of something older.
+	// EventTime takes the producer's time of the event from the message. With
+	// the zero time the one that the key carries counts, if it does: the one in
+	// a UUIDv7 or ULID id, or what a keys.Timed says. An error is permanent: the
+	// message becomes a dead letter. nil means the Oncemill-Time header or the
+	// time that the key carries, whichever is earlier. Set it where the id is
+	// not the event's but that of something older, or where CloudEvents are
+	// sent long after their time.
 	EventTime func(*message.Message) (time.Time, error)
 	// Fingerprint tells one payload from another. nil means
 	// dedup.RawFingerprint: any other byte is another payload. Metadata counts
@@ -83,9 +85,11 @@ type Config struct {
 	CommitTimeout time.Duration
 	// AcquireTimeout bounds the wait for a pooled connection.
 	AcquireTimeout time.Duration
-	// MinDelay and MaxDelay bound the delay of a message that goes back.
+	// MinDelay and MaxDelay bound the delay of a message that goes back, before
+	// jitter: each delay is up to a quarter shorter or longer.
 	MinDelay, MaxDelay time.Duration
-	// BusyDelay is the delay of a message whose key is held by a live rival.
+	// BusyDelay is the delay of a message whose key is held by a live rival,
+	// jittered likewise.
 	BusyDelay time.Duration
 	// NackWait bounds the wait before a nack with Subscribers that cannot
 	// delay one. Negative means not to wait.

@@ -80,6 +80,9 @@ func newConsumer(cfg Config) (*Consumer, schema.Name, error) {
 			return nil, name, fmt.Errorf("consumer.Config.Inbox: %w", err)
 		}
 	}
+	if box.Schema() != name.String() {
+		return nil, name, fmt.Errorf("consumer.Config.Outbox: its schema is %q and that of Config.Inbox is %q, but one transaction writes both and one check covers both; give outbox.Config.Schema and Config.Inbox.Schema one name", box.Schema(), name)
+	}
 	return &Consumer{
 		cfg:        cfg,
 		inbox:      inbox,
@@ -91,7 +94,9 @@ func newConsumer(cfg Config) (*Consumer, schema.Name, error) {
 
 // HandlerFunc handles one message in its transaction. The messages it returns
 // are sent, in order, to the publish topic of the Router's handler when the
-// transaction commits. ctx ends with the message's context and with
+// transaction commits. Each takes over correlation_id, traceparent, tracestate
+// and baggage of the incoming message unless it has its own; msg itself may be
+// among them. ctx ends with the message's context and with
 // Config.HandlerTimeout. msg is the handler's own copy: acking or nacking it
 // is an error.
 type HandlerFunc func(ctx context.Context, tx Tx, msg *message.Message) ([]*message.Message, error)

@@ -30,19 +30,26 @@ func (AbortedError) Error() string {
 	return "the transaction is aborted: a statement failed and the handler returned nil; return the error, or run what may fail in a savepoint (tx.Begin)"
 }
 
-// PanicError says that a handler panicked or ended its goroutine.
+// PanicError says that a handler, or a function of the Config, panicked or
+// ended its goroutine.
 type PanicError struct {
 	// Goexit says that it was runtime.Goexit, not a panic.
 	Goexit bool
+	// Config says that it was not the handler that panicked but a function of
+	// the Config (Key, EventTime and so on) or the Consumer itself.
+	Config bool
 	// Kind is the type of the panic's value; the value may be a secret.
 	Kind string
-	// Stack is the goroutine's stack at the panic.
+	// Stack is the goroutine's stack at the panic or Goexit.
 	Stack []byte
 }
 
 func (e *PanicError) Error() string {
 	if e.Goexit {
 		return "the handler ended its goroutine (runtime.Goexit)"
+	}
+	if e.Config {
+		return "a function of consumer.Config panicked with a value of type " + e.Kind
 	}
 	return "the handler panicked with a value of type " + e.Kind
 }

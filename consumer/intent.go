@@ -6,6 +6,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/oncemill/oncemill/consumer/keys"
 	"github.com/oncemill/oncemill/dedup"
 )
 
@@ -49,12 +50,26 @@ func (op operation) fingerprint(key dedup.Key, msg *message.Message) dedup.Finge
 // eventTime is the declared time, else the earliest that the producer put into
 // the message: an old event that an outbox sends anew has a new header.
 func (op operation) eventTime(key dedup.Key, msg *message.Message) (time.Time, error) {
+	declared := headerTime
 	if op.EventTime != nil {
-		return op.EventTime(msg)
+		declared = op.EventTime
 	}
-	at, err := headerTime(msg)
-	if own, ok := key.Time(); ok && (at.IsZero() || own.Before(at)) {
+	at, err := declared(msg)
+	if err != nil || op.EventTime != nil && !at.IsZero() {
+		return at, err
+	}
+	own, err := op.keyTime(key, msg)
+	if at.IsZero() || !own.IsZero() && own.Before(at) {
 		at = own
 	}
 	return at, err
+}
+
+// keyTime is the time that the key carries, zero if none.
+func (op operation) keyTime(key dedup.Key, msg *message.Message) (time.Time, error) {
+	if timed, ok := op.Key.(keys.Timed); ok {
+		return timed.Time(msg)
+	}
+	at, _ := key.Time()
+	return at, nil
 }

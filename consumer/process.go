@@ -18,7 +18,7 @@ func (c *Consumer) handle(op operation, msg *message.Message, h message.HandlerF
 	defer func() {
 		if !returned {
 			// runtime.Goexit: nobody will get an error, so settle here.
-			_ = c.settle(op, msg, &PanicError{Goexit: true})
+			_ = c.settle(op, msg, &PanicError{Goexit: true, Stack: debug.Stack()})
 			msg.Nack()
 		}
 	}()
@@ -28,7 +28,12 @@ func (c *Consumer) handle(op operation, msg *message.Message, h message.HandlerF
 }
 
 // process returns nil when the message may be acked: its outcome is durable.
-func (c *Consumer) process(op operation, msg *message.Message, h message.HandlerFunc) error {
+func (c *Consumer) process(op operation, msg *message.Message, h message.HandlerFunc) (err error) {
+	defer func() {
+		if v := recover(); v != nil { // The Router would log the value.
+			err = newPanicError(v, true)
+		}
+	}()
 	ctx := msg.Context()
 	select {
 	case c.slots <- struct{}{}:
@@ -77,7 +82,7 @@ func (c *Consumer) claim(op operation, msg *message.Message, intent dedup.Intent
 	}
 	returned := false
 	defer func() {
-		if !returned { // runtime.Goexit
+		if !returned { // runtime.Goexit, or a panic outside of the handler
 			end()
 		}
 	}()
@@ -96,14 +101,34 @@ func (c *Consumer) claim(op operation, msg *message.Message, intent dedup.Intent
 		return c.keep(op, msg, &intent, ReasonAckedEarly, err)
 	case classify(err) == permanent:
 		return c.keep(op, msg, &intent, ReasonPermanent, err)
+	case errors.Is(err, dedup.ErrClaimLost):
+		if beyond := c.beyondHorizon(msg.Context(), intent); beyond != nil {
+			return c.keep(op, msg, &intent, ReasonBeyondHorizon, beyond)
+		}
 	}
 	return err
+}
+
+// beyondHorizon claims an intent anew whose claim was lost, for the verdict
+// only, and returns an error if the horizon moved past the event meanwhile.
+func (c *Consumer) beyondHorizon(ctx context.Context, intent dedup.Intent) error {
+	ctx, cancel := c.ending(ctx)
+	defer cancel()
+	s, claim, err := c.store.begin(ctx, intent)
+	if s != nil {
+		s.rollback(ctx)
+	}
+	if err != nil || claim.Verdict != dedup.BeyondHorizon {
+		return nil
+	}
+	return claim.Err()
 }
 
 // effect runs the handler and commits.
 func (c *Consumer) effect(op operation, msg *message.Message, s session, claim dedup.Claim, h message.HandlerFunc) error {
 	ctx := context.WithValue(msg.Context(), sessionKey{}, s)
-	ctx = context.WithValue(ctx, claimKey{}, claim.Intent.Key)
+	from := cause{claim.Intent.Key, msg.Metadata}
+	ctx = context.WithValue(ctx, causeKey{}, from)
 	if c.cfg.HandlerTimeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, c.cfg.HandlerTimeout)
@@ -115,7 +140,7 @@ func (c *Consumer) effect(op operation, msg *message.Message, s session, claim d
 		err = checkSettled(msg, own)
 	}
 	if err == nil {
-		err = c.sendAll(s, claim.Intent.Key, message.PublishTopicFromCtx(ctx), produced)
+		err = c.sendAll(s, from, message.PublishTopicFromCtx(ctx), produced)
 	}
 	if err != nil {
 		return c.explainTimeout(err)
@@ -149,10 +174,15 @@ func copyMessage(ctx context.Context, msg *message.Message) *message.Message {
 func runHandler(msg *message.Message, h message.HandlerFunc) (produced []*message.Message, err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			produced, err = nil, &PanicError{Kind: fmt.Sprintf("%T", v), Stack: debug.Stack()}
+			produced, err = nil, newPanicError(v, false)
 		}
 	}()
 	return h(msg)
+}
+
+// newPanicError is called by a deferred function, when the stack is still there.
+func newPanicError(value any, config bool) *PanicError {
+	return &PanicError{Config: config, Kind: fmt.Sprintf("%T", value), Stack: debug.Stack()}
 }
 
 var (

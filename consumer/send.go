@@ -14,17 +14,23 @@ import (
 	"github.com/oncemill/oncemill/outbox"
 )
 
-type claimKey struct{}
+// cause is what outgoing messages come from.
+type cause struct {
+	key      dedup.Key
+	metadata message.Metadata // of the incoming message
+}
+
+type causeKey struct{}
 
 // KeyFrom returns the key of the delivery whose context ctx is, and whether
 // there is one.
 func KeyFrom(ctx context.Context) (dedup.Key, bool) {
-	k, ok := ctx.Value(claimKey{}).(dedup.Key)
-	return k, ok
+	from, ok := ctx.Value(causeKey{}).(cause)
+	return from.key, ok
 }
 
 // sendAll prepares messages for topic, which leave with the commit.
-func (c *Consumer) sendAll(s session, key dedup.Key, topic string, msgs []*message.Message) error {
+func (c *Consumer) sendAll(s session, from cause, topic string, msgs []*message.Message) error {
 	if len(msgs) > 0 && topic == "" {
 		return errors.New("the handler returned messages and the Router's handler has no publish topic; add it with Router.AddHandler and a topic, or send with outbox.Write")
 	}
@@ -32,7 +38,7 @@ func (c *Consumer) sendAll(s session, key dedup.Key, topic string, msgs []*messa
 		if msg == nil {
 			return errors.New("the handler returned a nil message; return messages or none")
 		}
-		err := s.send(func(step int) (outbox.Row, error) { return c.prepare(key, topic, msg, strconv.Itoa(step)) })
+		err := s.send(func(step int) (outbox.Row, error) { return c.prepare(from, topic, msg, strconv.Itoa(step)) })
 		if err != nil {
 			return err
 		}
@@ -40,13 +46,17 @@ func (c *Consumer) sendAll(s session, key dedup.Key, topic string, msgs []*messa
 	return nil
 }
 
-// prepare gives the step-th message of an intent its ids.
-func (c *Consumer) prepare(key dedup.Key, topic string, msg *message.Message, step string) (outbox.Row, error) {
-	stamp := outbox.Stamp{LogicalID: logicalID(key, step)}
+// prepare gives the step-th message of an intent its ids, and what it inherits.
+func (c *Consumer) prepare(from cause, topic string, msg *message.Message, step string) (outbox.Row, error) {
+	stamp := outbox.Stamp{LogicalID: logicalID(from.key, step)}
 	if c.cfg.ProviderKeys != nil {
-		stamp.ProviderKey = c.cfg.ProviderKeys.Derive(key, step)
+		stamp.ProviderKey = c.cfg.ProviderKeys.Derive(from.key, step)
 	}
-	row, err := c.outbox.Prepare(topic, msg, stamp)
+	out, inherited := inherit(msg, from.metadata)
+	row, err := c.outbox.Prepare(topic, out, stamp)
+	for dropRefused(out, inherited, err) {
+		row, err = c.outbox.Prepare(topic, out, stamp)
+	}
 	if err != nil {
 		return row, fmt.Errorf("send message %s of the handler: %w", step, err)
 	}
@@ -71,13 +81,16 @@ func (c *Consumer) Publisher() message.Publisher { return publisher{c} }
 type publisher struct{ consumer *Consumer }
 
 func (p publisher) Publish(topic string, msgs ...*message.Message) error {
-	for _, msg := range msgs {
+	for i, msg := range msgs {
+		if msg == nil {
+			return fmt.Errorf("consumer: Publisher: message %d of %d, counted from 0, is nil; publish messages or none", i, len(msgs))
+		}
 		s, ok := msg.Context().Value(sessionKey{}).(session)
-		key, keyed := KeyFrom(msg.Context())
-		if !ok || !keyed {
+		from, caused := msg.Context().Value(causeKey{}).(cause)
+		if !ok || !caused {
 			return errors.New("consumer: Publisher: no transaction in the message's context; publish inside a handler with the context it was given, or use outbox.Write in a transaction of your own")
 		}
-		if err := p.consumer.sendAll(s, key, topic, []*message.Message{msg}); err != nil {
+		if err := p.consumer.sendAll(s, from, topic, []*message.Message{msg}); err != nil {
 			return err
 		}
 	}

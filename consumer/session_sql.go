@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/oncemill/oncemill/dedup"
@@ -32,33 +33,91 @@ func (st *sqlStore) check(ctx context.Context) error {
 	return schema.Check(ctx, pg.FromSQL(st.db), st.schema, "")
 }
 
-// openTx begins a transaction. database/sql rolls a transaction back when the
-// context it was begun with ends, so that it gets one that only cancel ends:
-// the message's context may end while the commit is under way.
-func (st *sqlStore) openTx(ctx context.Context) (*sql.Tx, context.CancelFunc, error) {
+// sqlTx is a transaction on a connection of its own. database/sql rolls a
+// transaction back when the context it was begun with ends, so that it gets
+// one that only end cancels: the message's context may end while the commit is
+// under way.
+type sqlTx struct {
+	*sql.Tx
+	conn   *sql.Conn
+	cancel context.CancelFunc
+}
+
+// end gives the connection back, with what is open rolled back. It is safe to
+// call more than once.
+func (tx *sqlTx) end() {
+	tx.cancel()
+	_ = tx.conn.Close()
+}
+
+// openTx begins a transaction that may write. BeginTx has no option for that,
+// and the role's default may be another: the server reports it with each change
+// (since version 14), so that the statement is sent only where it is needed.
+// Poolers may report an old default: whoever meets isReadOnly calls it again
+// with readWrite.
+func (st *sqlStore) openTx(ctx context.Context, readWrite bool) (*sqlTx, error) {
 	acquire, stop := context.WithTimeout(ctx, st.acquireTimeout)
 	defer stop()
 	conn, err := st.db.Conn(acquire)
 	if err != nil {
-		return nil, nil, errors.Join(errConnectionLost, fmt.Errorf("get a connection within %s: %w", st.acquireTimeout, err))
+		return nil, errors.Join(errConnectionLost, fmt.Errorf("get a connection within %s: %w", st.acquireTimeout, err))
 	}
 	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	// The connection goes back to the pool with the end of the transaction.
-	tx, err := conn.BeginTx(life, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-	if err != nil {
-		cancel()
-		_ = conn.Close()
-		return nil, nil, errors.Join(errConnectionLost, fmt.Errorf("begin: %w", err))
+	tx := &sqlTx{conn: conn, cancel: cancel}
+	tx.Tx, err = conn.BeginTx(life, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err == nil && (readWrite || tx.defaultsToReadOnly()) {
+		_, err = tx.ExecContext(ctx, setReadWrite)
 	}
-	return tx, func() { cancel(); _ = conn.Close() }, nil
+	if err != nil {
+		tx.end()
+		return nil, errors.Join(errConnectionLost, fmt.Errorf("begin: %w", err))
+	}
+	return tx, nil
+}
+
+func (tx *sqlTx) defaultsToReadOnly() bool {
+	report := ""
+	_ = tx.raw(func(c *pgx.Conn) { report = c.PgConn().ParameterStatus("default_transaction_read_only") })
+	return report == "on"
+}
+
+// isReadOnly reports whether the server refused to write in a transaction that
+// did not say READ WRITE.
+func isReadOnly(err error) bool {
+	pgErr := (*pgconn.PgError)(nil)
+	return errors.As(err, &pgErr) && pgErr.Code == "25006"
+}
+
+// lost reports whether the connection is closed, or given back by end.
+func (tx *sqlTx) lost() (lost bool) {
+	err := tx.raw(func(c *pgx.Conn) { lost = c.IsClosed() })
+	return lost || err != nil
+}
+
+// raw calls f with the connection of pgx. Wrappers of its driver may hide it.
+func (tx *sqlTx) raw(f func(*pgx.Conn)) error {
+	return tx.conn.Raw(func(driver any) error {
+		if over, ok := driver.(interface{ Conn() *pgx.Conn }); ok {
+			f(over.Conn())
+		}
+		return nil
+	})
 }
 
 func (st *sqlStore) begin(ctx context.Context, intent dedup.Intent) (session, dedup.Claim, error) {
-	tx, end, err := st.openTx(ctx)
+	s, claim, err := st.claim(ctx, intent, false)
+	if isReadOnly(err) {
+		return st.claim(ctx, intent, true)
+	}
+	return s, claim, err
+}
+
+func (st *sqlStore) claim(ctx context.Context, intent dedup.Intent, readWrite bool) (session, dedup.Claim, error) {
+	tx, err := st.openTx(ctx, readWrite)
 	if err != nil {
 		return nil, dedup.Claim{}, err
 	}
-	s := &sqlSession{store: st, tx: tx, end: end}
+	s := &sqlSession{store: st, tx: tx}
 	claim, err := st.inbox.Claim(ctx, dedup.SQL(tx), intent)
 	switch {
 	case err != nil && !isSQLAnswer(err):
@@ -83,14 +142,12 @@ func isSQLAnswer(err error) bool {
 type sqlSession struct {
 	outgoing
 	store *sqlStore
-	tx    *sql.Tx
-	end   context.CancelFunc
+	tx    *sqlTx
 	// result is stored with the inbox row.
 	result []byte
-	gone   bool
 }
 
-func (s *sqlSession) lost() bool { return s.gone }
+func (s *sqlSession) lost() bool { return s.tx.lost() }
 
 func (s *sqlSession) finish(ctx context.Context, claim dedup.Claim) error {
 	var err error
@@ -100,19 +157,18 @@ func (s *sqlSession) finish(ctx context.Context, claim dedup.Claim) error {
 	if err := s.store.inbox.Finish(ctx, dedup.SQL(s.tx), claim, s.result); err != nil {
 		return s.explain(err)
 	}
-	stop := context.AfterFunc(ctx, s.end) // the commit has no context of its own
+	stop := context.AfterFunc(ctx, s.tx.end) // the commit has no context of its own
 	err = s.tx.Commit()
 	stop()
 	switch {
 	case err == nil:
-		s.release()
+		s.tx.end()
 		return nil
 	case isAborted(err):
 		return AbortedError{}
 	case isRefusal(err), pgconn.SafeToRetry(err), errors.Is(err, sql.ErrTxDone):
 		return err
 	}
-	s.gone = true
 	return &InDoubtError{Err: err}
 }
 
@@ -123,7 +179,6 @@ func (s *sqlSession) explain(err error) error {
 	case errors.Is(err, dedup.ErrClaimLost), errors.Is(err, sql.ErrTxDone):
 		return claimLost()
 	case !isSQLAnswer(err):
-		s.gone = true
 		return errors.Join(errConnectionLost, err)
 	}
 	return err
@@ -131,28 +186,27 @@ func (s *sqlSession) explain(err error) error {
 
 func (s *sqlSession) rollback(ctx context.Context) {
 	s.close()
-	if s.end == nil {
-		return
-	}
-	stop := context.AfterFunc(ctx, s.end)
+	stop := context.AfterFunc(ctx, s.tx.end)
 	_ = s.tx.Rollback()
 	stop()
-	s.release()
-}
-
-// release gives the connection back.
-func (s *sqlSession) release() {
-	s.end()
-	s.end = nil
+	s.tx.end()
 }
 
 func (st *sqlStore) hold(ctx context.Context, h heldMessage) error {
-	tx, end, err := st.openTx(ctx)
+	err := st.tryHold(ctx, h, false)
+	if isReadOnly(err) {
+		return st.tryHold(ctx, h, true)
+	}
+	return err
+}
+
+func (st *sqlStore) tryHold(ctx context.Context, h heldMessage, readWrite bool) error {
+	tx, err := st.openTx(ctx, readWrite)
 	if err != nil {
 		return err
 	}
-	defer end()
-	stop := context.AfterFunc(ctx, end)
+	defer tx.end()
+	stop := context.AfterFunc(ctx, tx.end)
 	defer stop()
 	if err := holdIn(ctx, st.inbox, st.schema, dedup.SQL(tx), h); err != nil {
 		_ = tx.Rollback()

@@ -93,8 +93,8 @@ func (c *Consumer) settle(op operation, msg *message.Message, err error) error {
 		return nil
 	}
 	c.counts.failed.Add(1)
-	if p := (*PanicError)(nil); errors.As(err, &p) && p.Stack != nil {
-		log.ErrorContext(msg.Context(), "handler panicked", "error", p.Error(), "stack", string(p.Stack))
+	if p := (*PanicError)(nil); errors.As(err, &p) {
+		log.ErrorContext(msg.Context(), "handler panicked or ended its goroutine", "error", p.Error(), "stack", string(p.Stack))
 	}
 	c.nackAfter(msg, delay)
 	return &HandlerError{Operation: op.name, Err: err}

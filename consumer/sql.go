@@ -1,5 +1,8 @@
 package consumer
 
+// setReadWrite must come before any other statement of its transaction.
+const setReadWrite = `SET TRANSACTION READ WRITE`
+
 // holdMessage keeps a message that is held; another delivery of a message
 // that is kept already is counted. It raises synchronous_commit when it is
 // off, as a claim does (a message without key makes none): the message must not

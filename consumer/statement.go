@@ -20,10 +20,15 @@ func (e *StatementError) Error() string {
 }
 
 const (
-	remedyEnd    = "return nil to commit or an error to roll back, and use tx.Begin for a savepoint"
-	remedyLocal  = "it would stay on the pooled connection for the next message; use SET LOCAL"
-	remedyListen = "it would stay on the pooled connection; listen on a connection of your own"
-	remedyCommit = "a duplicate must not be acked against a commit that a crash can lose"
+	remedyEnd     = "return nil to commit or an error to roll back, and use tx.Begin for a savepoint"
+	remedyLocal   = "it would stay on the pooled connection for the next message; use SET LOCAL"
+	remedyDiscard = "it would take away what the pooled connection has for the next message; leave it out, since what you SET LOCAL ends with the transaction"
+	remedyListen  = "it would stay on the pooled connection; listen on a connection of your own"
+	remedyPrepare = "what is prepared stays on the pooled connection, and a pooler may look for it on another; give the statement itself to Exec or Query, since pgx prepares by itself"
+	remedyLoad    = "it would stay on the pooled connection; name the library in session_preload_libraries"
+	remedyHold    = "it would stay on the pooled connection; leave WITH HOLD out and read it in this transaction"
+	remedyTemp    = "it would stay on the pooled connection for the next message; make it a temporary table with ON COMMIT DROP"
+	remedyCommit  = "a duplicate must not be acked against a commit that a crash can lose"
 )
 
 // refusals are statements by their first word.
@@ -32,8 +37,11 @@ var refusals = []struct {
 	remedy string
 }{
 	{[]string{"BEGIN", "START", "COMMIT", "END", "ABORT"}, remedyEnd},
-	{[]string{"RESET", "DISCARD"}, remedyLocal},
+	{[]string{"RESET"}, remedyLocal},
+	{[]string{"DISCARD"}, remedyDiscard},
 	{[]string{"LISTEN", "UNLISTEN"}, remedyListen},
+	{[]string{"EXECUTE", "DEALLOCATE"}, remedyPrepare},
+	{[]string{"LOAD"}, remedyLoad},
 }
 
 // checkStatement refuses transaction control and session state in each of the
@@ -53,6 +61,7 @@ func checkStatement(query string) error {
 type statement struct {
 	words [5]string
 	n     int
+	text  string // from its beginning, with the statements after it
 }
 
 func (s *statement) add(word string) {
@@ -67,6 +76,38 @@ func (s *statement) is(n int, words ...string) bool {
 	return slices.ContainsFunc(words, func(w string) bool { return strings.EqualFold(s.words[n], w) })
 }
 
+// has reports whether words are in the statement, one after the other. It
+// reads the whole statement.
+func (s *statement) has(words ...string) bool {
+	found := 0
+	for word, rest, more := nextWord(s.text); more; word, rest, more = nextWord(rest) {
+		switch {
+		case strings.EqualFold(word, words[found]):
+			found++
+		case strings.EqualFold(word, words[0]):
+			found = 1
+		default:
+			found = 0
+		}
+		if found == len(words) {
+			return true
+		}
+	}
+	return false
+}
+
+// isTemporary reports whether a CREATE makes something for the session.
+func (s *statement) isTemporary() bool {
+	n := 1
+	if s.is(n, "OR") {
+		n += 2 // OR REPLACE
+	}
+	if s.is(n, "LOCAL", "GLOBAL") {
+		n++
+	}
+	return s.is(n, "TEMP", "TEMPORARY")
+}
+
 func (s *statement) check() error {
 	for _, r := range refusals {
 		if s.is(0, r.words...) {
@@ -78,6 +119,12 @@ func (s *statement) check() error {
 		return &StatementError{"ROLLBACK", remedyEnd}
 	case s.is(0, "PREPARE") && s.is(1, "TRANSACTION"):
 		return &StatementError{"PREPARE TRANSACTION", remedyEnd}
+	case s.is(0, "PREPARE"):
+		return &StatementError{"PREPARE", remedyPrepare}
+	case s.is(0, "DECLARE") && s.has("CURSOR", "WITH", "HOLD"):
+		return &StatementError{"DECLARE … WITH HOLD", remedyHold}
+	case s.is(0, "CREATE") && s.isTemporary() && !s.has("ON", "COMMIT", "DROP"):
+		return &StatementError{"CREATE TEMPORARY", remedyTemp}
 	case s.is(0, "SET") && !s.is(1, "LOCAL", "CONSTRAINTS"):
 		return &StatementError{"SET", remedyLocal}
 	case s.is(0, "SET") && s.is(2, "SYNCHRONOUS_COMMIT") && !s.isDurable():
@@ -97,40 +144,52 @@ func (s *statement) isDurable() bool {
 }
 
 // nextStatement reads one statement up to its semicolon and returns what is
-// left. Comments, quoted text and dollar-quoted text are skipped as PostgreSQL
-// reads them; a quoted word counts without its quotes.
+// left.
 func nextStatement(q string) (s statement, rest string) {
-	for q != "" {
+	s.text = q
+	for {
 		if s.n == len(s.words) && strings.IndexByte(q, ';') < 0 {
 			return s, ""
 		}
+		word, rest, more := nextWord(q)
+		if !more {
+			return s, rest
+		}
+		s.add(word)
+		q = rest
+	}
+}
+
+// nextWord returns the next word of a statement and what is left. more is false
+// at the statement's end, whose semicolon is not left. Comments and
+// dollar-quoted text are skipped, and what is quoted is one word, without its
+// quotes, as PostgreSQL reads them.
+func nextWord(q string) (word, rest string, more bool) {
+	for q != "" {
 		c := q[0]
 		switch {
 		case c == ';':
-			return s, q[1:]
+			return "", q[1:], false
 		case strings.HasPrefix(q, "--"):
 			q = q[lineLength(q):]
 		case strings.HasPrefix(q, "/*"):
 			q = q[commentLength(q):]
 		case c == '\'' || c == '"':
 			n := quotedLength(q, false)
-			s.add(strings.Trim(q[:n], `'"`))
-			q = q[n:]
+			return strings.Trim(q[:n], `'"`), q[n:], true
 		case (c == 'E' || c == 'e') && len(q) > 1 && q[1] == '\'':
 			n := 1 + quotedLength(q[1:], true)
-			s.add(strings.Trim(q[1:n], `'`))
-			q = q[n:]
+			return strings.Trim(q[1:n], `'`), q[n:], true
 		case c == '$' && dollarLength(q) > 0:
 			q = q[dollarLength(q):]
 		case isWord(c):
 			n := wordLength(q)
-			s.add(q[:n])
-			q = q[n:]
+			return q[:n], q[n:], true
 		default:
 			q = q[1:]
 		}
 	}
-	return s, ""
+	return "", "", false
 }
 
 func lineLength(q string) int {

@@ -15,13 +15,16 @@ import (
 //
 // Statements that would end the transaction (COMMIT, ROLLBACK, BEGIN …), make
 // its commit less durable (SET LOCAL synchronous_commit = off), or outlive it
-// on the pooled connection (SET without LOCAL, RESET, DISCARD, LISTEN …) are
-// refused with a *StatementError before they are sent. Where a text hides from
-// that check that it ends the transaction or turns synchronous_commit off (in a
-// function, for example), a check on the server before COMMIT finds it, and
-// COMMIT does not happen. Other session state is not found, such as that of
-// set_config(…, false), a session's advisory lock, PREPARE, a temporary table
-// without ON COMMIT DROP or a cursor WITH HOLD: don't.
+// on the pooled connection are refused with a *StatementError before they are
+// sent: SET without LOCAL, RESET, DISCARD, LISTEN, UNLISTEN, LOAD, PREPARE,
+// EXECUTE, DEALLOCATE, DECLARE … WITH HOLD, and CREATE TEMPORARY without ON
+// COMMIT DROP. Where a text hides from that check that it ends the transaction
+// or turns synchronous_commit off (in a function, for example), a check on the
+// server before COMMIT finds it, and COMMIT does not happen. Other session
+// state that hides is not found: that of set_config(…, false), a session's
+// advisory lock, SELECT … INTO TEMPORARY, a table in the schema pg_temp, a
+// statement that a savepoint's Prepare leaves, what is done with a savepoint's
+// Conn. Don't.
 //
 // Tx has the methods that sqlc's generated code and pgx.BeginFunc need.
 type Tx interface {
@@ -56,14 +59,15 @@ func TxFrom(ctx context.Context) Tx {
 }
 
 // SQLTx is [TxFrom] for a Consumer made by [NewSQL]. The transaction is
-// database/sql's own: don't call Commit or Rollback on it, and don't run SET
-// without LOCAL, whose value would stay on the pooled connection.
+// database/sql's own, and its statements are not looked at: don't call Commit or
+// Rollback on it, and don't run what [Tx] refuses since it would stay on the
+// pooled connection, such as SET without LOCAL.
 func SQLTx(ctx context.Context) *sql.Tx {
 	s, ok := ctx.Value(sessionKey{}).(*sqlSession)
 	if !ok {
 		panic("consumer.SQLTx: no transaction in this context; add Consumer.Middleware to the handler (with a Consumer made by NewSQL) and pass msg.Context()")
 	}
-	return s.tx
+	return s.tx.Tx
 }
 
 // SetResult is Tx.SetResult for a Consumer made by [NewSQL].

@@ -1,9 +1,13 @@
 package keys
 
 import (
+	"errors"
 	"strings"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/oncemill/oncemill/dedup"
 )
 
 const (
@@ -23,26 +27,73 @@ const (
 // content-type is application/cloudevents+json, or if there is neither of the
 // two in metadata (the NATS binding up to 1.0.2 had no headers). Values are
 // taken as they are: percent-encoding is not undone.
-func CloudEvents() Func {
-	return source{sourceCloudEvents, func(msg *message.Message) (string, error) {
-		event, rule := eventOf(msg)
-		if rule != "" {
-			return "", &Error{sourceCloudEvents, rule}
-		}
-		from, id := trim(event.source), trim(event.id)
-		if from == "" || id == "" {
-			return "", &Error{sourceCloudEvents, ruleMissing}
-		}
-		return join(from, id), nil
-	}}
+//
+// It is [Timed]: what counts is the optional attribute time (RFC 3339; blank is
+// none) or the time in the id (UUIDv7, ULID), whichever is earlier.
+func CloudEvents() Func { return cloudEvents{} }
+
+type cloudEvents struct{}
+
+func (cloudEvents) String() string { return sourceCloudEvents }
+
+func (c cloudEvents) ID(msg *message.Message) (string, error) {
+	from, id, _, err := c.read(msg)
+	if err != nil {
+		return "", err
+	}
+	return join(from, id), nil
 }
 
-type cloudEvent struct{ source, id string }
+func (c cloudEvents) Time(msg *message.Message) (time.Time, error) {
+	_, id, read, err := c.read(msg)
+	if err != nil {
+		return time.Time{}, err
+	}
+	at, err := eventTime(read("time"))
+	return earlier(at, idTime(id)), err
+}
 
-func eventOf(msg *message.Message) (event cloudEvent, rule string) {
+// read returns source and id, and what reads other attributes of the event.
+func (cloudEvents) read(msg *message.Message) (from, id string, read reader, err error) {
+	read, rule := readerOf(msg)
+	if rule == "" {
+		from, rule = read("source")
+	}
+	if rule == "" {
+		id, rule = read("id")
+	}
+	if from, id = trim(from), trim(id); rule == "" && (from == "" || id == "") {
+		rule = ruleMissing
+	}
+	if rule != "" {
+		err = &Error{sourceCloudEvents, rule}
+	}
+	return from, id, read, err
+}
+
+// eventTime reads what a reader returned for the attribute time. A time that is
+// there and no time is an error, and so is Go's zero time, which would count as
+// none: dropping it would turn a refused message into a fresh one.
+func eventTime(value, rule string) (time.Time, error) {
+	if value = trim(value); rule == ruleMissing || value == "" && rule == "" {
+		return time.Time{}, nil
+	}
+	// RFC 3339 lets T and Z be lower case.
+	at, err := time.Parse(time.RFC3339Nano, strings.ToUpper(value))
+	if rule != "" || err != nil || at.IsZero() {
+		return time.Time{}, dedup.Permanent(errors.New("the CloudEvents attribute time is ambiguous, not an RFC 3339 time, or Go's zero time"))
+	}
+	return at, nil
+}
+
+// reader reads an attribute of an event by its name: its value, or the rule that
+// it breaks.
+type reader func(name string) (value, rule string)
+
+func readerOf(msg *message.Message) (read reader, rule string) {
 	contentType, rule := attribute(msg, "content-type")
 	if rule != "" {
-		return event, rule
+		return nil, rule
 	}
 	mediaType, _, _ := strings.Cut(contentType, ";")
 	mediaType = strings.ToLower(trim(mediaType))
@@ -50,20 +101,24 @@ func eventOf(msg *message.Message) (event cloudEvent, rule string) {
 	case mediaType == structuredJSON:
 		return structured(msg.Payload)
 	case strings.HasPrefix(mediaType, structuredType):
-		return event, "cannot be read: of the structured formats only single JSON events are supported"
+		return nil, "cannot be read: of the structured formats only single JSON events are supported"
 	}
-	if event, rule = binary(msg); event == (cloudEvent{}) && rule == "" {
-		return structured(msg.Payload)
+	binary := func(name string) (string, string) { return attribute(msg, "ce-"+name, "ce_"+name) }
+	for _, name := range []string{"source", "id"} {
+		if value, rule := binary(name); value != "" || rule != "" {
+			return binary, ""
+		}
 	}
-	return event, rule
+	return structured(msg.Payload)
 }
 
-func binary(msg *message.Message) (event cloudEvent, rule string) {
-	if event.source, rule = attribute(msg, "ce-source", "ce_source"); rule != "" {
-		return event, rule
+// structured reads from the payload.
+func structured(payload []byte) (reader, string) {
+	read := func(name string) (string, string) { return textAt(payload, []string{name}) }
+	if _, rule := read("specversion"); rule != "" {
+		return nil, "cannot be read: the payload is no JSON event and there is no ce-source and ce-id in metadata"
 	}
-	event.id, rule = attribute(msg, "ce-id", "ce_id")
-	return event, rule
+	return read, ""
 }
 
 // attribute is the value of the metadata field with one of the names, in any
@@ -81,16 +136,4 @@ func attribute(msg *message.Message, names ...string) (value, rule string) {
 		}
 	}
 	return value, ""
-}
-
-// structured reads the event from the payload.
-func structured(payload []byte) (event cloudEvent, rule string) {
-	if _, rule = textAt(payload, []string{"specversion"}); rule != "" {
-		return event, "cannot be read: the payload is no JSON event and there is no ce-source and ce-id in metadata"
-	}
-	if event.source, rule = textAt(payload, []string{"source"}); rule != "" {
-		return event, rule
-	}
-	event.id, rule = textAt(payload, []string{"id"})
-	return event, rule
 }

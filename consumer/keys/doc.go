@@ -13,4 +13,7 @@
 // person, never run under an empty key and never retried. Nothing else about
 // the id is changed here; dedup.NewKey checks it. Errors name the source, never
 // the value.
+//
+// An id may carry the time of its event, by which one that is too old is told:
+// a UUIDv7 or ULID does, and what is joined of several parts is [Timed].
 package keys

@@ -3,8 +3,11 @@ package keys
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/oncemill/oncemill/dedup"
 )
 
 // Func finds the id of the intent in a message. The functions of this package
@@ -15,6 +18,40 @@ type Func interface {
 	ID(msg *message.Message) (string, error)
 	// String names the source, for logs and errors: what the id is taken from.
 	String() string
+}
+
+// Timed is a Func that knows the time of the event, which its id hides:
+// [CloudEvents] and [Composite] are. Of any other Func the id itself counts, if
+// it is a UUIDv7 or a ULID. It is an addition for Funcs of yours, too.
+type Timed interface {
+	Func
+	// Time returns the earliest time that a part of the key carries, the id
+	// itself included, and the zero time if none does. An error, of a time that
+	// cannot be read, is permanent.
+	Time(msg *message.Message) (time.Time, error)
+}
+
+// timeOf is the time that f knows, else the one in its id.
+func timeOf(f Func, msg *message.Message) (time.Time, error) {
+	if timed, ok := f.(Timed); ok {
+		return timed.Time(msg)
+	}
+	id, err := f.ID(msg)
+	return idTime(id), err
+}
+
+// idTime is the time in a UUIDv7 or ULID, zero if the id is neither.
+func idTime(id string) time.Time {
+	t, _ := dedup.Key{ID: id}.Time()
+	return t
+}
+
+// earlier returns the earlier of two times, of which zero is none.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // Error says that a message has no usable id. It is permanent: no retry can
