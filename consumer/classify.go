@@ -37,7 +37,7 @@ func classify(err error) class {
 		return permanent
 	case errors.As(err, &busy), errors.Is(err, dedup.ErrClaimAgain):
 		return transient
-	case isTransientSQL(err), errors.Is(err, errConnectionLost):
+	case isTransientSQL(err), errors.Is(err, errConnectionLost), errors.Is(err, errNotPrimary):
 		return transient
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return transient
@@ -83,6 +83,17 @@ func isTransientSQL(err error) bool {
 // delivery's database connection. An error of another connection that a
 // handler uses is the handler's own.
 var errConnectionLost = errors.New("the database connection was lost")
+
+// errNotPrimary marks the refusal of a claim by a server that takes no writes.
+var errNotPrimary = errors.New("the server takes no writes: it is a standby, or no longer the primary")
+
+// isNotPrimary reports whether a server refused to begin or to claim since it
+// takes no writes: a standby has no READ WRITE transactions, which is a feature
+// that it does not support.
+func isNotPrimary(err error) bool {
+	pgErr := (*pgconn.PgError)(nil)
+	return errors.As(err, &pgErr) && (pgErr.Code == "25006" || pgErr.Code == "0A000")
+}
 
 // isAborted reports whether the server refused a statement, or the commit,
 // because an earlier one had failed.

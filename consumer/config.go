@@ -37,6 +37,15 @@ const (
 	DefaultNackWait = 2 * time.Second
 )
 
+// Defaults of groups.
+const (
+	// DefaultGroupSize is where a larger group gains nothing any more, and its
+	// failure costs more.
+	DefaultGroupSize = 500
+	// DefaultLanes keeps groups large: what waits is shared by the lanes.
+	DefaultLanes = 2
+)
+
 // Config configures a Consumer. Key and one of Scope and ScopeFrom are
 // required. A zero field means its default.
 type Config struct {
@@ -77,6 +86,22 @@ type Config struct {
 	// means one less than the pool has (at least 1), which leaves one for
 	// everything else. It may not exceed the pool's size.
 	Concurrency int
+	// Group lets deliveries of one operation that are in flight at the same time
+	// share a transaction, also for plain handlers (QueueHandler and SetHandler
+	// always do). See the package documentation for what this changes for them.
+	Group bool
+	// GroupSize is how many deliveries may share a transaction. 0 means
+	// DefaultGroupSize. It shrinks while groups fail, and grows back.
+	GroupSize int
+	// Lanes is how many groups of an operation run at the same time, each on a
+	// connection of its own. 0 means DefaultLanes, or Concurrency if that is
+	// less.
+	Lanes int
+	// LaneKey names what a message's effect locks, such as an account: messages
+	// of one key are in one lane, and groups apply them in the order of their
+	// keys, so that groups don't deadlock. nil, or an empty key, means the
+	// intent's key.
+	LaneKey func(*message.Message) string
 	// HandlerTimeout is the deadline of the handler's context. Negative means
 	// none.
 	HandlerTimeout time.Duration
@@ -104,6 +129,7 @@ type Config struct {
 // Config says.
 type Operation struct {
 	Key         keys.Func
+	LaneKey     func(*message.Message) string
 	EventTime   func(*message.Message) (time.Time, error)
 	Fingerprint *dedup.Fingerprinter
 }
@@ -179,6 +205,24 @@ func (cfg *Config) defaultConcurrency(connections int) error {
 		cfg.Concurrency = max(connections-1, 1)
 	case cfg.Concurrency == 0:
 		cfg.Concurrency = defaultUnlimited
+	}
+	return cfg.defaultGroups()
+}
+
+func (cfg *Config) defaultGroups() error {
+	switch {
+	case cfg.GroupSize < 0:
+		return fmt.Errorf("consumer.Config.GroupSize: %d is negative; use 1 or more", cfg.GroupSize)
+	case cfg.Lanes < 0:
+		return fmt.Errorf("consumer.Config.Lanes: %d is negative; use 1 or more", cfg.Lanes)
+	case cfg.Lanes > cfg.Concurrency:
+		return fmt.Errorf("consumer.Config.Lanes: %d is more than Concurrency %d, which bounds the groups that run", cfg.Lanes, cfg.Concurrency)
+	}
+	if cfg.GroupSize == 0 {
+		cfg.GroupSize = DefaultGroupSize
+	}
+	if cfg.Lanes == 0 {
+		cfg.Lanes = min(DefaultLanes, cfg.Concurrency)
 	}
 	return nil
 }

@@ -57,6 +57,9 @@ func NewSQL(db *sql.DB, cfg Config) (*Consumer, error) {
 	if err != nil {
 		return nil, err
 	}
+	if cfg.Group {
+		return nil, errors.New("consumer.Config.Group: groups need a Consumer made by New; use it, or leave Group out")
+	}
 	c, name, err := newConsumer(cfg)
 	if err != nil {
 		return nil, err
@@ -113,6 +116,9 @@ func (c *Consumer) Handler(operation string, h HandlerFunc) message.HandlerFunc 
 		panic("consumer: Handler needs a Consumer made by New; with NewSQL use Middleware and SQLTx")
 	}
 	op := c.register(operation)
+	if c.cfg.Group {
+		op.group = newGroup(c, op, oneByOne)
+	}
 	return func(msg *message.Message) ([]*message.Message, error) {
 		return c.handle(op, msg, func(msg *message.Message) ([]*message.Message, error) {
 			return h(msg.Context(), TxFrom(msg.Context()), msg)
@@ -131,6 +137,9 @@ func (c *Consumer) Handler(operation string, h HandlerFunc) message.HandlerFunc 
 // operation would no longer say what is done.
 func (c *Consumer) Middleware(operation string, handlers ...string) message.HandlerMiddleware {
 	op := c.register(operation)
+	if c.cfg.Group {
+		op.group = newGroup(c, op, oneByOne)
+	}
 	var wrapped atomic.Int32
 	return func(h message.HandlerFunc) message.HandlerFunc {
 		wrapped.Add(1)
@@ -206,6 +215,7 @@ func (c *Consumer) Check(ctx context.Context) error {
 type operation struct {
 	name string
 	Operation
+	group *group // nil: each delivery has its own transaction
 }
 
 func (c *Consumer) register(name string) operation {
@@ -218,9 +228,12 @@ func (c *Consumer) register(name string) operation {
 		panic(fmt.Sprintf("consumer: operation %q is registered already; an operation is one thing that is done, so give this handler another name, or add the first registration to several handlers", name))
 	}
 	c.operations[name] = true
-	op := operation{name, c.cfg.Operations[name]}
+	op := operation{name: name, Operation: c.cfg.Operations[name]}
 	if op.Key == nil {
 		op.Key = c.cfg.Key
+	}
+	if op.LaneKey == nil {
+		op.LaneKey = c.cfg.LaneKey
 	}
 	if op.EventTime == nil {
 		op.EventTime = c.cfg.EventTime

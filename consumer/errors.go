@@ -80,6 +80,9 @@ func clean(err error) string {
 	text := err.Error()
 	if pgErr := (*pgconn.PgError)(nil); errors.As(err, &pgErr) {
 		text = describe(pgErr)
+		if queued := (*QueuedError)(nil); errors.As(err, &queued) {
+			text = fmt.Sprintf("queued statement %d: %s", queued.Number, text)
+		}
 	} else if conErr := (*pgconn.ConnectError)(nil); errors.As(err, &conErr) {
 		text = "connecting to PostgreSQL failed"
 	} else if errors.Is(err, context.DeadlineExceeded) && !strings.Contains(text, context.DeadlineExceeded.Error()) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -45,6 +46,53 @@ func requested(id string) *message.Message {
 	msg := message.NewMessage("", []byte(`{"cents":500}`))
 	msg.Metadata.Set("payment_id", id)
 	return msg
+}
+
+// Messages that wait at the same time share a transaction. Two deliveries of
+// one payment have one effect, in one group or in two.
+func ExampleConsumer_QueueHandler() {
+	ctx := context.Background()
+	db, end := exampleDatabase(ctx)
+	defer end()
+
+	c := must(consumer.New(db.Pool, consumer.Config{Scope: "acme", Key: keys.Metadata("payment_id")}))
+	handler := c.QueueHandler("charge-card", func(_ context.Context, q consumer.Queue, msg *message.Message) ([]*message.Message, error) {
+		q.Queue(`INSERT INTO public.charges VALUES ($1, 500)`, msg.Metadata.Get("payment_id")).Affects(1)
+		return nil, nil
+	})
+	var all sync.WaitGroup
+	for _, id := range []string{"p1", "p2", "p1", "p3", "p3", "p3"} {
+		all.Go(func() { // as the Router does
+			must(handler(requested(id)))
+		})
+	}
+	all.Wait()
+	fmt.Println(charged(ctx, db.Pool))
+	// Output: 1500
+}
+
+// The messages of a group are handled with one statement.
+func ExampleConsumer_SetHandler() {
+	ctx := context.Background()
+	db, end := exampleDatabase(ctx)
+	defer end()
+
+	c := must(consumer.New(db.Pool, consumer.Config{Scope: "acme", Key: keys.Metadata("payment_id")}))
+	handler := c.SetHandler("charge-card", func(_ context.Context, tx consumer.Tx, msgs []*message.Message) ([][]*message.Message, error) {
+		var payments []string
+		for _, msg := range msgs {
+			payments = append(payments, msg.Metadata.Get("payment_id"))
+		}
+		tx.Queue(`INSERT INTO public.charges SELECT id, 500 FROM unnest($1::text[]) id`, payments)
+		return nil, nil
+	})
+	var all sync.WaitGroup
+	for _, id := range []string{"p1", "p2", "p3"} {
+		all.Go(func() { must(handler(requested(id))) })
+	}
+	all.Wait()
+	fmt.Println(charged(ctx, db.Pool))
+	// Output: 1500
 }
 
 // A message that is delivered twice is charged once.

@@ -44,7 +44,7 @@ func Example_worker() {
 	nc := must(nats.Connect(os.Getenv("NATS_URL"), nats.MaxReconnects(-1), nats.ReconnectBufSize(-1)))
 	defer nc.Close()
 
-	box := must(outbox.New(outbox.Config{}))
+	box := must(outbox.New(outbox.Config{Wake: nc}))
 	sink := must(outbox.JetStream(nc, outbox.JetStreamConfig{}))
 	relay := must(outbox.NewRelay(pool, outbox.RelayConfig{Outbox: box, Sink: sink}))
 

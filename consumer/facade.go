@@ -6,47 +6,62 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/oncemill/oncemill/outbox"
 )
 
 // facade is the Tx that handlers see.
-type facade struct{ guarded }
+type facade struct {
+	guarded
+	queueOnly
+}
+
+func newFacade(w *work) facade { return facade{guarded{w.shared.tx, w}, queueOnly{w}} }
 
 var _ Tx = facade{}
 
-// Queue implements Tx. A statement that is refused fails the delivery, as one
-// that the server refuses does.
-func (f facade) Queue(query string, args ...any) {
-	s := f.session
-	if s.ended.Load() {
-		return
+// queueOnly is the Queue that handlers see.
+type queueOnly struct{ work *work }
+
+var _ Queue = queueOnly{}
+
+// Queue implements Queue. A statement that is refused fails the delivery, as
+// one that the server refuses does.
+func (q queueOnly) Queue(query string, args ...any) *Queued {
+	if q.work.ended.Load() {
+		return &Queued{}
 	}
 	if err := checkStatement(query); err != nil {
-		s.refused = err
-		return
+		q.work.refused = err
+		return &Queued{}
 	}
-	s.queue.Queue(query, args...)
+	return q.work.shared.queue.add(q.work, query, args)
 }
 
-// SetResult implements Tx.
-func (f facade) SetResult(result []byte) { f.session.result = result }
+// SetResult implements Queue.
+func (q queueOnly) SetResult(result []byte) { q.work.result = result }
 
 // guarded is a transaction, or a savepoint in it, whose statements are checked
 // before they are sent.
 type guarded struct {
-	tx      pgx.Tx
-	session *pgxSession
+	tx   pgx.Tx
+	work *work
 }
 
 // ready says whether query may be sent now, and sends what was queued before.
 func (g guarded) ready(ctx context.Context, query string) error {
-	if g.session.ended.Load() {
+	if g.work.ended.Load() {
 		return pgx.ErrTxClosed
 	}
 	if err := checkStatement(query); err != nil {
 		return err
 	}
-	return g.session.flush(ctx)
+	return g.work.flush(ctx)
 }
+
+// WroteTo tells which lanes of the outbox a statement wrote to: outbox.Write
+// calls it, so that relays are woken after the commit.
+func (g guarded) WroteTo(lanes outbox.Lanes) { g.work.wrote |= lanes }
 
 func (g guarded) Exec(ctx context.Context, query string, args ...any) (pgconn.CommandTag, error) {
 	if err := g.ready(ctx, query); err != nil {
@@ -96,7 +111,7 @@ func (g guarded) Begin(ctx context.Context) (pgx.Tx, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &savepoint{guarded: guarded{tx, g.session}}, nil
+	return &savepoint{guarded: guarded{tx, g.work}}, nil
 }
 
 // savepoint is a nested transaction. Begin sent all that was queued before
@@ -111,13 +126,13 @@ var _ pgx.Tx = (*savepoint)(nil)
 
 // over reports whether the savepoint has ended, by itself or with the
 // delivery, whose connection may serve another one by now.
-func (sp *savepoint) over() bool { return sp.closed || sp.session.ended.Load() }
+func (sp *savepoint) over() bool { return sp.closed || sp.work.ended.Load() }
 
 func (sp *savepoint) Commit(ctx context.Context) error {
 	if sp.over() {
 		return pgx.ErrTxClosed
 	}
-	if err := sp.session.flush(ctx); err != nil {
+	if err := sp.work.flush(ctx); err != nil {
 		return err
 	}
 	sp.closed = true
@@ -129,7 +144,7 @@ func (sp *savepoint) Rollback(ctx context.Context) error {
 		return pgx.ErrTxClosed
 	}
 	sp.closed = true
-	sp.session.queue = pgx.Batch{}
+	sp.work.shared.queue = queue{}
 	return sp.tx.Rollback(ctx)
 }
 

@@ -35,11 +35,13 @@ func (c *Consumer) process(op operation, msg *message.Message, h message.Handler
 		}
 	}()
 	ctx := msg.Context()
-	select {
-	case c.slots <- struct{}{}:
-		defer func() { <-c.slots }()
-	case <-ctx.Done():
-		return ctx.Err()
+	if op.group == nil {
+		select {
+		case c.slots <- struct{}{}:
+			defer func() { <-c.slots }()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 	if err := c.Check(ctx); err != nil {
 		return err
@@ -52,8 +54,53 @@ func (c *Consumer) process(op operation, msg *message.Message, h message.Handler
 		return c.keep(op, msg, nil, reason, err)
 	case err != nil:
 		return err
+	case op.group != nil:
+		return c.outcome(op, msg, *intent, op.group.do(msg, *intent, h))
 	}
 	return c.claim(op, msg, *intent, h)
+}
+
+// outcome is process for a member of a group.
+func (c *Consumer) outcome(op operation, msg *message.Message, intent dedup.Intent, o outcome) error {
+	switch {
+	case o.final:
+		return o.err
+	case o.err != nil:
+		return c.failed(op, msg, intent, o.err)
+	}
+	return c.verdict(op, msg, intent, o.claim)
+}
+
+// verdict acts on the verdict of a claim whose effect needs nothing more.
+func (c *Consumer) verdict(op operation, msg *message.Message, intent dedup.Intent, claim dedup.Claim) error {
+	switch claim.Verdict {
+	case dedup.Fresh:
+		c.counts.done.Add(1)
+	case dedup.Done:
+		c.counts.duplicates.Add(1)
+	case dedup.Conflict:
+		return c.keep(op, msg, &intent, ReasonConflict, claim.Err())
+	case dedup.BeyondHorizon:
+		return c.keep(op, msg, &intent, ReasonBeyondHorizon, claim.Err())
+	default:
+		c.counts.held.Add(1)
+	}
+	return nil
+}
+
+// failed keeps a message whose effect failed for good, and else returns err.
+func (c *Consumer) failed(op operation, msg *message.Message, intent dedup.Intent, err error) error {
+	switch {
+	case errors.Is(err, errAckedEarly):
+		return c.keep(op, msg, &intent, ReasonAckedEarly, err)
+	case classify(err) == permanent:
+		return c.keep(op, msg, &intent, ReasonPermanent, err)
+	case errors.Is(err, dedup.ErrClaimLost):
+		if beyond := c.beyondHorizon(msg.Context(), intent); beyond != nil {
+			return c.keep(op, msg, &intent, ReasonBeyondHorizon, beyond)
+		}
+	}
+	return err
 }
 
 // claim makes the claim and acts on its verdict.
@@ -62,18 +109,8 @@ func (c *Consumer) claim(op operation, msg *message.Message, intent dedup.Intent
 	if err != nil {
 		return err
 	}
-	switch claim.Verdict {
-	case dedup.Fresh:
-	case dedup.Done:
-		c.counts.duplicates.Add(1)
-		return nil
-	case dedup.Conflict:
-		return c.keep(op, msg, &intent, ReasonConflict, claim.Err())
-	case dedup.BeyondHorizon:
-		return c.keep(op, msg, &intent, ReasonBeyondHorizon, claim.Err())
-	default:
-		c.counts.held.Add(1)
-		return nil
+	if claim.Verdict != dedup.Fresh {
+		return c.verdict(op, msg, intent, claim)
 	}
 	end := func() {
 		ctx, cancel := c.ending(msg.Context())
@@ -86,27 +123,16 @@ func (c *Consumer) claim(op operation, msg *message.Message, intent dedup.Intent
 			end()
 		}
 	}()
-	err = c.effect(op, msg, s, claim, h)
+	err = c.effect(msg, s, claim, h)
 	returned = true
 	if err == nil {
-		c.counts.done.Add(1)
-		return nil
+		return c.verdict(op, msg, intent, claim)
 	}
 	if s.lost() && classify(err) != inDoubt && !errors.Is(err, dedup.ErrClaimLost) {
 		err = errors.Join(errConnectionLost, err)
 	}
 	end()
-	switch {
-	case errors.Is(err, errAckedEarly):
-		return c.keep(op, msg, &intent, ReasonAckedEarly, err)
-	case classify(err) == permanent:
-		return c.keep(op, msg, &intent, ReasonPermanent, err)
-	case errors.Is(err, dedup.ErrClaimLost):
-		if beyond := c.beyondHorizon(msg.Context(), intent); beyond != nil {
-			return c.keep(op, msg, &intent, ReasonBeyondHorizon, beyond)
-		}
-	}
-	return err
+	return c.failed(op, msg, intent, err)
 }
 
 // beyondHorizon claims an intent anew whose claim was lost, for the verdict
@@ -125,9 +151,23 @@ func (c *Consumer) beyondHorizon(ctx context.Context, intent dedup.Intent) error
 }
 
 // effect runs the handler and commits.
-func (c *Consumer) effect(op operation, msg *message.Message, s session, claim dedup.Claim, h message.HandlerFunc) error {
+func (c *Consumer) effect(msg *message.Message, s session, claim dedup.Claim, h message.HandlerFunc) error {
+	if err := c.perform(msg, s, claim.Intent.Key, h); err != nil {
+		return c.explainTimeout(err)
+	}
+	commit, cancel := c.ending(msg.Context())
+	defer cancel()
+	if err := s.finish(commit, claim); err != nil {
+		return err
+	}
+	c.outbox.NotifyLanes(s.lanes())
+	return nil
+}
+
+// perform runs the handler on s and takes what it sends.
+func (c *Consumer) perform(msg *message.Message, s sender, key dedup.Key, h message.HandlerFunc) error {
 	ctx := context.WithValue(msg.Context(), sessionKey{}, s)
-	from := cause{claim.Intent.Key, msg.Metadata}
+	from := cause{key, msg.Metadata}
 	ctx = context.WithValue(ctx, causeKey{}, from)
 	if c.cfg.HandlerTimeout > 0 {
 		var cancel context.CancelFunc
@@ -142,16 +182,7 @@ func (c *Consumer) effect(op operation, msg *message.Message, s session, claim d
 	if err == nil {
 		err = c.sendAll(s, from, message.PublishTopicFromCtx(ctx), produced)
 	}
-	if err != nil {
-		return c.explainTimeout(err)
-	}
-	commit, cancel := c.ending(ctx)
-	defer cancel()
-	if err := s.finish(commit, claim); err != nil {
-		return err
-	}
-	c.outbox.NotifyLanes(s.lanes())
-	return nil
+	return err
 }
 
 // ending is the context of a commit or rollback: it has a deadline of its own

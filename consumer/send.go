@@ -30,7 +30,7 @@ func KeyFrom(ctx context.Context) (dedup.Key, bool) {
 }
 
 // sendAll prepares messages for topic, which leave with the commit.
-func (c *Consumer) sendAll(s session, from cause, topic string, msgs []*message.Message) error {
+func (c *Consumer) sendAll(s sender, from cause, topic string, msgs []*message.Message) error {
 	if len(msgs) > 0 && topic == "" {
 		return errors.New("the handler returned messages and the Router's handler has no publish topic; add it with Router.AddHandler and a topic, or send with outbox.Write")
 	}
@@ -85,7 +85,7 @@ func (p publisher) Publish(topic string, msgs ...*message.Message) error {
 		if msg == nil {
 			return fmt.Errorf("consumer: Publisher: message %d of %d, counted from 0, is nil; publish messages or none", i, len(msgs))
 		}
-		s, ok := msg.Context().Value(sessionKey{}).(session)
+		s, ok := msg.Context().Value(sessionKey{}).(sender)
 		from, caused := msg.Context().Value(causeKey{}).(cause)
 		if !ok || !caused {
 			return errors.New("consumer: Publisher: no transaction in the message's context; publish inside a handler with the context it was given, or use outbox.Write in a transaction of your own")

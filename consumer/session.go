@@ -26,10 +26,7 @@ type store interface {
 
 // session is the transaction of one delivery.
 type session interface {
-	// send takes the message that prepare returns, which leaves with the
-	// commit, until finish or rollback. step is the number of the message in
-	// the delivery: no two have the same.
-	send(prepare func(step int) (outbox.Row, error)) error
+	sender
 	// lanes returns where the messages went that finish committed.
 	lanes() outbox.Lanes
 	// finish sends what is queued, stores the result, makes sure that this is
@@ -44,13 +41,21 @@ type session interface {
 	lost() bool
 }
 
+// sender takes the messages of one delivery.
+type sender interface {
+	// send takes the message that prepare returns, which leaves with the
+	// commit, until the transaction ends. step is the number of the message in
+	// the delivery: no two have the same.
+	send(prepare func(step int) (outbox.Row, error)) error
+}
+
 // outgoing collects the messages of a delivery. Handlers may send from several
 // goroutines; one that is late is told so.
 type outgoing struct {
 	mu     sync.Mutex
 	rows   []outbox.Row
 	closed bool
-	wrote  outbox.Lanes // by finish
+	wrote  outbox.Lanes // by outbox.Write and finish
 }
 
 var errSentLate = errors.New("the handler has returned, its transaction ended: send before returning")

@@ -20,10 +20,14 @@ type Stats struct {
 	InDoubt int64
 	// Failed: the handler failed; the message went back.
 	Failed int64
+	// Groups counts transactions that deliveries shared.
+	Groups int64
+	// Waiting is how many deliveries wait for their group now.
+	Waiting int64
 }
 
 type counters struct {
-	done, duplicates, held, dead, busy, transient, inDoubt, failed atomic.Int64
+	done, duplicates, held, dead, busy, transient, inDoubt, failed, groups, waiting atomic.Int64
 }
 
 // Stats returns the counts so far.
@@ -38,5 +42,7 @@ func (c *Consumer) Stats() Stats {
 		Transient:  n.transient.Load(),
 		InDoubt:    n.inDoubt.Load(),
 		Failed:     n.failed.Load(),
+		Groups:     n.groups.Load(),
+		Waiting:    n.waiting.Load(),
 	}
 }

@@ -36,10 +36,16 @@ type Tx interface {
 	// Begin starts a nested transaction (a savepoint). What fails in it can be
 	// rolled back without losing the delivery's transaction.
 	Begin(ctx context.Context) (pgx.Tx, error)
+	Queue
+}
+
+// Queue takes statements that are sent later. As a [Tx], one goroutine at a
+// time.
+type Queue interface {
 	// Queue adds a statement that is sent with the next one that is not
-	// queued, or with the commit: no round trip of its own. Its result is not
-	// looked at; its error fails the delivery.
-	Queue(query string, args ...any)
+	// queued, or with the commit: no round trip of its own. Its error fails
+	// the delivery; its result can be looked at before the commit, see Queued.
+	Queue(query string, args ...any) *Queued
 	// SetResult stores an answer with the inbox row, where dedup.Inbox.Lookup
 	// finds it. The last call counts. nil stores none.
 	SetResult(result []byte)
@@ -47,15 +53,23 @@ type Tx interface {
 
 type sessionKey struct{}
 
+// workOf returns the work whose context ctx is, nil if there is none.
+func workOf(ctx context.Context) *work {
+	if s, ok := ctx.Value(sessionKey{}).(interface{ on() *work }); ok {
+		return s.on()
+	}
+	return nil
+}
+
 // TxFrom returns the transaction of the delivery whose context ctx is. It
 // panics without one: the handler was added without [Consumer.Middleware], or
 // ctx is not the message's context.
 func TxFrom(ctx context.Context) Tx {
-	s, ok := ctx.Value(sessionKey{}).(*pgxSession)
-	if !ok {
+	w := workOf(ctx)
+	if w == nil {
 		panic("consumer.TxFrom: no transaction in this context; add Consumer.Middleware to the handler (with a Consumer made by New) and pass msg.Context()")
 	}
-	return facade{guarded{s.tx, s}}
+	return newFacade(w)
 }
 
 // SQLTx is [TxFrom] for a Consumer made by [NewSQL]. The transaction is

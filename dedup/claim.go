@@ -170,7 +170,7 @@ func (i Intent) at() *time.Time {
 }
 
 func (in *Inbox) insertArgs(i Intent) []any {
-	return []any{i.Key.uuid(), i.Fingerprint.Version, i.Fingerprint.Sum[:], i.at(), i.Key.Scope, i.Key.Operation, in.lockBound()}
+	return []any{i.Key.uuid(), i.Fingerprint.Version, i.Fingerprint.Sum[:], i.at(), i.Key.Scope, i.Key.Operation, lockBound(in.lockWait)}
 }
 
 // claimError explains an error of the claim's statements.

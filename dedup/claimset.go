@@ -40,7 +40,7 @@ func (in *Inbox) ClaimSet(ctx context.Context, tx Tx, intents []Intent) ([]Claim
 // and returns the places whose row was neither inserted nor found.
 func (in *Inbox) claimOpen(ctx context.Context, tx Tx, intents []Intent, open []int, claims []Claim) ([]int, error) {
 	inserted := make(map[string]bool)
-	err := pg.Each(ctx, tx, in.sql.claimMany, in.setArgs(intents, open), func(rows pg.Rows) error {
+	err := pg.Each(ctx, tx, in.sql.claimMany, setArgs(intents, open, in.lockWait), func(rows pg.Rows) error {
 		var id string
 		if err := rows.Scan(&id); err != nil {
 			return err
@@ -82,7 +82,7 @@ func (in *Inbox) claimOpen(ctx context.Context, tx Tx, intents []Intent, open []
 
 // setArgs are the columns to insert: of several copies of one key the first,
 // whose fingerprint is the one that counts.
-func (in *Inbox) setArgs(intents []Intent, open []int) []any {
+func setArgs(intents []Intent, open []int, wait time.Duration) []any {
 	var ids, scopes, operations []string
 	var versions []int32
 	var sums [][]byte
@@ -99,7 +99,7 @@ func (in *Inbox) setArgs(intents []Intent, open []int) []any {
 		versions, sums = append(versions, it.Fingerprint.Version), append(sums, it.Fingerprint.Sum[:])
 		times = append(times, it.at())
 	}
-	return []any{ids, versions, sums, times, scopes, operations, in.lockBound()}
+	return []any{ids, versions, sums, times, scopes, operations, lockBound(wait)}
 }
 
 func setReadArgs(intents []Intent, open []int) []any {

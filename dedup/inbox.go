@@ -55,6 +55,7 @@ type Inbox struct {
 // statements are the package's statements for one schema.
 type statements struct {
 	claimInsert, claimRead, claimMany, claimReadMany, claimAssert string
+	claimAfter, unclaim                                           string
 	setResult, lookup, hold                                       string
 	raiseFloor, purgePage                                         string
 }
@@ -77,6 +78,8 @@ func NewInbox(cfg InboxConfig) (*Inbox, error) {
 			claimMany:     name.Expand(claimMany),
 			claimReadMany: name.Expand(claimReadMany),
 			claimAssert:   name.Expand(claimAssert),
+			claimAfter:    name.Expand(claimAfter),
+			unclaim:       name.Expand(unclaim),
 			setResult:     name.Expand(setResult),
 			lookup:        name.Expand(lookup),
 			hold:          name.Expand(hold),
@@ -110,10 +113,13 @@ func (in *Inbox) Retention(operation string) time.Duration {
 	return in.retention
 }
 
-// lockBound is the claim's lock_timeout as PostgreSQL reads it. Zero would
-// mean no bound, so it is never less than a millisecond.
-func (in *Inbox) lockBound() string {
-	return fmt.Sprintf("%dms", max(in.lockWait.Milliseconds(), 1))
+// LockWait returns how long a claim waits for a live rival.
+func (in *Inbox) LockWait() time.Duration { return in.lockWait }
+
+// lockBound is a wait as PostgreSQL reads it. Zero would mean no bound, so it
+// is never less than a millisecond.
+func lockBound(wait time.Duration) string {
+	return fmt.Sprintf("%dms", max(wait.Milliseconds(), 1))
 }
 
 // uuid returns the inbox id in PostgreSQL's text form, which every way of

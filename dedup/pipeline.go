@@ -89,15 +89,7 @@ func (q *QueuedVerdict) Claim(batchErr error) (Claim, error) {
 // Queue COMMIT after it in the same batch: when the check fails the server
 // skips what follows. *lost becomes true if it was this check that failed.
 func (in *Inbox) QueueFinish(b *pgx.Batch, c Claim, result []byte, lost *bool) {
-	if result != nil {
-		b.Queue(in.sql.setResult, c.Intent.Key.uuid(), result)
-	}
-	b.Queue(in.sql.claimAssert, in.assertArgs(c)...).QueryRow(func(r pgx.Row) error {
-		var one int
-		err := r.Scan(&one)
-		*lost = isDivisionByZero(err)
-		return err
-	})
+	in.QueueFinishSet(b, []Claim{c}, [][]byte{result}, lost)
 }
 
 func (in *Inbox) assertArgs(c Claim) []any {

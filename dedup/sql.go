@@ -47,6 +47,17 @@ ORDER BY u.id::uuid
 ON CONFLICT (id) DO NOTHING
 RETURNING id::text`
 
+	// claimAfter follows claimMany for one operation: it says what claimInsert
+	// does of its row, once for all, and puts the lock bound back. RETURNING
+	// could not: it would do so before the second row goes in.
+	claimAfter = `SELECT coalesce(pg_current_xact_id_if_assigned()::text, ''), clock_timestamp(),
+    (SELECT h.floor FROM {{schema}}.horizon h WHERE h.operation = $1::text),
+    set_config('lock_timeout', current_setting('oncemill.lock_timeout'), true),
+    CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'on', true) END`
+
+	// unclaim takes back fresh claims of this transaction. Index: inbox_pkey.
+	unclaim = `DELETE FROM {{schema}}.inbox WHERE id = ANY($1::text[]::uuid[]) AND state = 1`
+
 	// claimReadMany is claimRead, and what claimInsert returns, for a set, one
 	// row per member in its order.
 	claimReadMany = `SELECT i.state, i.fingerprint_version, i.fingerprint, i.result,

@@ -109,7 +109,7 @@ func (s *stack) killAtStatement(role string, arm hold, n int, cond func() bool) 
 	held := arm(proxy, n)
 	arm(proxy, 1000) // those with which it tries again when its patience ends
 	w := wiring{Database: proxy.URL(), NATS: s.stream.Server.URL(), Prefix: s.stream.Prefix, Ledger: s.ledger}
-	child := s.child(role, childSpec{wiring: w})
+	child := s.child(role, childSpec{wiring: w, Group: s.group})
 	held.Await(s)
 	s.eventually("the moment has come", cond)
 	require.NoError(s, child.Kill())

@@ -46,6 +46,8 @@ type stack struct {
 	schema string
 	// purged says that inbox rows of effects may be gone.
 	purged bool
+	// group has the services that it kills group their deliveries.
+	group bool
 }
 
 func newStack(t testing.TB) *stack {

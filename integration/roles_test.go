@@ -41,6 +41,8 @@ type childSpec struct {
 	Crash string
 	// Provider is a URL that the handler calls, if set.
 	Provider string
+	// Group lets deliveries share a transaction.
+	Group bool
 }
 
 // Places where a service kills itself.
@@ -96,7 +98,7 @@ func awaitDeath(t testing.TB, w *testbed.Worker) {
 func runService() {
 	spec := takeSpec()
 	svc, err := openService(context.Background(), spec.wiring, options{
-		consumer:  func(cfg *consumer.Config) { cfg.Concurrency = spec.InFlight },
+		consumer:  func(cfg *consumer.Config) { cfg.Concurrency, cfg.Group = spec.InFlight, spec.Group },
 		jetstream: func(cfg *jetstream.Config) { cfg.AckWait, cfg.InFlight = time.Second, spec.InFlight },
 		relay:     func(cfg *outbox.RelayConfig) { cfg.Lease = time.Second },
 	})

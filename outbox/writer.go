@@ -90,23 +90,28 @@ func WriteSQL(ctx context.Context, tx *sql.Tx, topic string, msgs ...*message.Me
 // with a *RefusedError, and none of msgs is written. Each message gets a
 // logical id of its own; message.UUID travels, but identifies nothing.
 //
-// Call Notify after the commit to have them sent at once.
+// Call Notify after the commit to have them sent at once. In a handler's
+// consumer.Tx nobody needs to.
 func (o *Outbox) Write(ctx context.Context, tx Tx, topic string, msgs ...*message.Message) error {
-	return o.write(ctx, pg.FromPgx(tx), topic, msgs)
+	lanes, err := o.write(ctx, pg.FromPgx(tx), topic, msgs)
+	if w, ok := tx.(interface{ WroteTo(Lanes) }); ok && err == nil {
+		w.WroteTo(lanes)
+	}
+	return err
 }
 
 // WriteSQL is Write for database/sql over pgx/stdlib.
 func (o *Outbox) WriteSQL(ctx context.Context, tx *sql.Tx, topic string, msgs ...*message.Message) error {
-	return o.write(ctx, pg.FromSQL(tx), topic, msgs)
+	_, err := o.write(ctx, pg.FromSQL(tx), topic, msgs)
+	return err
 }
 
-func (o *Outbox) write(ctx context.Context, db pg.DB, topic string, msgs []*message.Message) error {
+func (o *Outbox) write(ctx context.Context, db pg.DB, topic string, msgs []*message.Message) (Lanes, error) {
 	rows, err := o.prepare(topic, msgs)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	_, err = o.WriteRows(ctx, db, rows)
-	return err
+	return o.WriteRows(ctx, db, rows)
 }
 
 func (o *Outbox) prepare(topic string, msgs []*message.Message) ([]Row, error) {
@@ -225,7 +230,7 @@ func (o *Outbox) WriteRows(ctx context.Context, db pg.DB, rows []Row) (Lanes, er
 
 // QueueWrite adds the statement that writes the rows to a batch, which must be
 // sent in the caller's transaction; no rows, no statement. When the batch was
-// closed, *lanes has their lanes. An error of the batch should go through
+// closed, their lanes are among *lanes. An error of the batch should go through
 // AsRefused.
 func (o *Outbox) QueueWrite(b *pgx.Batch, rows []Row, lanes *Lanes) {
 	if len(rows) == 0 {
@@ -235,7 +240,7 @@ func (o *Outbox) QueueWrite(b *pgx.Batch, rows []Row, lanes *Lanes) {
 	b.Queue(query, args...).QueryRow(func(r pgx.Row) error {
 		var set int64
 		err := r.Scan(&set)
-		*lanes = Lanes(set)
+		*lanes |= Lanes(set)
 		return err
 	})
 }

@@ -48,11 +48,12 @@ type bed struct {
 	// payments holds the events, commands what the handler sends.
 	payments, commands *testbed.Stream
 	durable            jetstream.Consumer
+	group              bool
 }
 
 // openBed starts PostgreSQL and NATS and sets them up.
 func openBed(ctx context.Context, o options) (*bed, error) {
-	b := &bed{}
+	b := &bed{group: o.group}
 	if err := errors.Join(b.openDatabase(ctx, o), b.openStreams(ctx)); err != nil {
 		return nil, errors.Join(err, b.close())
 	}
@@ -101,13 +102,14 @@ func (b *bed) openStreams(ctx context.Context) (err error) {
 
 // workerArgs tell a worker where everything is.
 func (b *bed) workerArgs() []string {
-	cfg, _ := json.Marshal(workerConfig{ // strings only: no error
+	cfg, _ := json.Marshal(workerConfig{ // nothing in it can fail
 		Database:  b.db.URL,
 		NATS:      b.nats.URL(),
 		Stream:    b.payments.Name,
 		Durable:   durableName,
 		Requested: b.payments.Subject("requested"),
 		Commands:  b.commands.Subject("charge"),
+		Group:     b.group,
 	})
 	return []string{string(cfg)}
 }

@@ -21,12 +21,14 @@ const bound = time.Minute
 func quiet() *console { return &console{out: io.Discard, start: time.Now()} }
 
 func TestEachPaymentOnceThroughKillsAndCrashes(t *testing.T) {
-	o := options{intents: 400, rate: 400, duplicates: 0.3, workers: 3, killEvery: 2 * time.Second, seed: 3, minKills: 1}
-	r, err := run(t.Context(), o, quiet())
-	require.NoError(t, err)
-	require.Empty(t, append(r.broken, r.weak...))
-	require.Equal(t, []int{400, 400, 400, 400}, []int{r.Intents, r.Effects, r.Commands, r.CommandsReceived})
-	require.GreaterOrEqual(t, r.Deliveries, 400+r.republished)
+	for _, group := range []bool{false, true} {
+		o := options{intents: 400, rate: 400, duplicates: 0.3, workers: 3, killEvery: 2 * time.Second, seed: 3, minKills: 1, group: group}
+		r, err := run(t.Context(), o, quiet())
+		require.NoError(t, err)
+		require.Empty(t, append(r.broken, r.weak...))
+		require.Equal(t, []int{400, 400, 400, 400}, []int{r.Intents, r.Effects, r.Commands, r.CommandsReceived})
+		require.GreaterOrEqual(t, r.Deliveries, 400+r.republished)
+	}
 }
 
 func TestNaiveWorkersApplyCopiesAgain(t *testing.T) {

@@ -20,16 +20,23 @@ const (
 
 // charge applies a payment: a line in the ledger, the new balance, and the
 // command to charge the account. They commit together.
-func charge(_ context.Context, tx consumer.Tx, msg *message.Message) ([]*message.Message, error) {
+func charge(_ context.Context, q consumer.Queue, msg *message.Message) ([]*message.Message, error) {
 	var p Payment
 	if err := json.Unmarshal(msg.Payload, &p); err != nil {
 		return nil, dedup.Permanent(fmt.Errorf("decode the payment: %w", err))
 	}
-	tx.Queue(enterPayment, p.ID, p.Account, p.Amount)
-	tx.Queue(addToBalance, p.Account, p.Amount)
+	q.Queue(enterPayment, p.ID, p.Account, p.Amount)
+	q.Queue(addToBalance, p.Account, p.Amount)
 	command, err := json.Marshal(Charge{PaymentID: p.ID, Account: p.Account, Amount: p.Amount, Currency: p.Currency})
 	if err != nil {
 		return nil, fmt.Errorf("encode the command: %w", err)
 	}
 	return []*message.Message{message.NewMessage(watermill.NewUUID(), command)}, nil
+}
+
+// account is what a payment locks.
+func account(msg *message.Message) string {
+	var p Payment
+	_ = json.Unmarshal(msg.Payload, &p) // charge says what is wrong
+	return p.Account
 }

@@ -73,11 +73,14 @@ func (n naive) apply(ctx context.Context, m jetstream.Msg) error {
 	return m.Ack()
 }
 
-// plainTx is what the handler sees of a transaction; it calls nothing but
-// Queue.
-type plainTx struct {
-	consumer.Tx
-	queue pgx.Batch
+// plainTx is what the handler sees of a transaction.
+type plainTx struct{ queue pgx.Batch }
+
+// Queue implements consumer.Queue, without checks.
+func (p *plainTx) Queue(query string, args ...any) *consumer.Queued {
+	p.queue.Queue(query, args...)
+	return &consumer.Queued{}
 }
 
-func (p *plainTx) Queue(query string, args ...any) { p.queue.Queue(query, args...) }
+// SetResult implements consumer.Queue. There is no place for a result.
+func (p *plainTx) SetResult([]byte) {}

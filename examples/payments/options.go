@@ -19,6 +19,7 @@ type options struct {
 	json       bool
 	naive      bool
 	calm       bool // no faults
+	group      bool // payments that wait share a transaction
 	verbose    bool
 
 	// minKills is how many kills make the run count.
@@ -84,6 +85,7 @@ func parseOptions(args []string, out io.Writer) (options, error) {
 	flags.BoolVar(&o.json, "json", false, "print a JSON object as the last line")
 	flags.BoolVar(&o.naive, "naive", false, "run the same handler without oncemill")
 	flags.BoolVar(&o.calm, "calm", false, "no faults")
+	flags.BoolVar(&o.group, "group", false, "let payments that wait at the same time share a transaction")
 	flags.BoolVar(&o.verbose, "v", false, "print what a worker logged when it ends")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -117,6 +119,8 @@ func (o options) validate() error {
 		return fmt.Errorf("-duplicates: %v is not in 0 to 1; it is a share", o.duplicates)
 	case o.workers < 1 || o.workers > 64:
 		return fmt.Errorf("-workers: %d is not in 1 to 64", o.workers)
+	case o.group && o.naive:
+		return errors.New("-group: is a way of oncemill; leave it or -naive out")
 	case o.killEvery < 0:
 		return fmt.Errorf("-kill-every: %s is negative; use 0 for no kills", o.killEvery)
 	case o.killEvery > 0 && o.killEvery < 50*time.Millisecond:

@@ -28,7 +28,7 @@ func TestBadFlagsAreNamed(t *testing.T) {
 		{"-intents", "0"}, {"-intents", "many"}, {"-rate", "0"}, {"-rate", "100001"},
 		{"-duplicates", "-0.1"}, {"-duplicates", "1.1"}, {"-duplicates", "NaN"},
 		{"-workers", "0"}, {"-workers", "65"}, {"-kill-every", "-1s"}, {"-kill-every", "1ms"}, {"-kill-every", "1"},
-		{"-seed", "-1"}, {"-naive=maybe"}, {"-unknown"},
+		{"-seed", "-1"}, {"-group", "-naive"}, {"-naive=maybe"}, {"-unknown"},
 	} {
 		_, err := parseOptions(args, nil)
 		name, _, _ := bytes.Cut([]byte(args[0]), []byte("="))
@@ -43,7 +43,7 @@ func TestHelpExplainsEachFlagAndField(t *testing.T) {
 	_, err := parseOptions([]string{"-h"}, help)
 	require.ErrorIs(t, err, flag.ErrHelp)
 	for _, name := range []string{
-		"-intents", "-rate", "-duplicates", "-workers", "-kill-every", "-seed", "-json", "-naive", "-calm",
+		"-intents", "-rate", "-duplicates", "-workers", "-kill-every", "-seed", "-json", "-naive", "-calm", "-group",
 		"mode", "deliveries", "effects", "commands_received", "command_copies", "doubled", "lost", "balance_mismatches",
 		"worker_kills", "database_restarts", "broker_restarts", "seconds", "per_second",
 	} {

@@ -86,6 +86,7 @@ func newRouter(cfg workerConfig, pool *pgxpool.Pool, nc *nats.Conn, box *outbox.
 		ProviderKeys: providerKeys,
 		Concurrency:  concurrency,
 		MaxDelay:     longestDelay,
+		LaneKey:      account,
 	})
 	if err != nil {
 		return nil, err
@@ -104,8 +105,19 @@ func newRouter(cfg workerConfig, pool *pgxpool.Pool, nc *nats.Conn, box *outbox.
 	router.AddHandler("charge",
 		cfg.Requested, c.Subscriber("charge-account", sub),
 		cfg.Commands, c.Publisher(),
-		c.Handler("charge-account", charge))
+		chargeHandler(c, cfg.Group))
 	return router, nil
+}
+
+// chargeHandler applies each payment in a transaction of its own, or those that
+// wait in one.
+func chargeHandler(c *consumer.Consumer, group bool) message.HandlerFunc {
+	if group {
+		return c.QueueHandler("charge-account", charge)
+	}
+	return c.Handler("charge-account", func(ctx context.Context, tx consumer.Tx, msg *message.Message) ([]*message.Message, error) {
+		return charge(ctx, tx, msg)
+	})
 }
 
 // newRelay makes the relay of what the handlers of all workers send.

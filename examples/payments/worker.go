@@ -43,6 +43,7 @@ type workerConfig struct {
 	Database, NATS      string // URLs
 	Stream, Durable     string
 	Requested, Commands string // subjects
+	Group               bool   // payments that wait share a transaction
 }
 
 // service is what a worker runs until ctx ends. It returns earlier if it cannot

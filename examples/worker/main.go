@@ -49,7 +49,7 @@ func run(ctx context.Context, databaseURL, natsURL string) error {
 	defer nc.Close()
 	err1 := oncemill.Migrate(ctx, pool, oncemill.MigrateConfig{})
 	_, err2 := pool.Exec(ctx, `CREATE TABLE IF NOT EXISTS charges (event_id text NOT NULL, body bytea NOT NULL)`)
-	box, err3 := outbox.New(outbox.Config{})
+	box, err3 := outbox.New(outbox.Config{Wake: nc})
 	sink, err4 := outbox.JetStream(nc, outbox.JetStreamConfig{})
 	relay, err5 := outbox.NewRelay(pool, outbox.RelayConfig{Outbox: box, Sink: sink})
 	sub, err6 := jetstream.New(nc, jetstream.Config{Durable: "worker"})
