@@ -27,13 +27,13 @@ var _ Queue = queueOnly{}
 
 // Queue implements Queue. A statement that is refused fails the delivery, as
 // one that the server refuses does.
-func (q queueOnly) Queue(query string, args ...any) *Queued {
+func (q queueOnly) Queue(query string, args ...any) Queued {
 	if q.work.ended.Load() {
-		return &Queued{}
+		return Queued{}
 	}
 	if err := checkStatement(query); err != nil {
 		q.work.refused = err
-		return &Queued{}
+		return Queued{}
 	}
 	return q.work.shared.queue.add(q.work, query, args)
 }

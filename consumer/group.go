@@ -36,7 +36,7 @@ func newGroup(c *Consumer, op operation, effects func(*trial) error) *group {
 
 // do has a delivery processed in its group and returns its outcome. handler
 // runs it if it comes to be alone.
-func (g *group) do(msg *message.Message, intent dedup.Intent, handler message.HandlerFunc) outcome {
+func (g *group) do(msg *message.Message, intent *dedup.Intent, handler message.HandlerFunc) outcome {
 	m := &member{msg: msg, handler: handler, intent: intent, id: intent.Key.InboxID(), outcome: make(chan outcome, 1)}
 	if g.op.LaneKey != nil {
 		m.lane = g.op.LaneKey(msg)

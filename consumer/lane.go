@@ -14,7 +14,7 @@ import (
 type member struct {
 	msg     *message.Message
 	handler message.HandlerFunc // runs it alone
-	intent  dedup.Intent
+	intent  *dedup.Intent
 	id      [16]byte // of the inbox row
 	lane    string   // key
 	outcome chan outcome
@@ -50,14 +50,19 @@ func (m *member) after(first outcome) outcome {
 	switch {
 	case first.err != nil, first.final, first.claim.Verdict == dedup.BeyondHorizon:
 		return outcome{err: dedup.ErrClaimAgain}
-	case first.claim.Intent.Fingerprint.Compare(m.intent.Fingerprint) == dedup.Different && first.claim.Verdict == dedup.Conflict:
+	case m.differs(first) && first.claim.Verdict == dedup.Conflict:
 		return outcome{err: dedup.ErrClaimAgain}
-	case first.claim.Intent.Fingerprint.Compare(m.intent.Fingerprint) == dedup.Different:
-		return outcome{claim: dedup.Claim{Intent: m.intent, Verdict: dedup.Conflict, State: dedup.StateDone}}
+	case m.differs(first):
+		return outcome{claim: dedup.Claim{Intent: *m.intent, Verdict: dedup.Conflict, State: dedup.StateDone}}
 	case first.claim.Verdict == dedup.Fresh:
-		return outcome{claim: dedup.Claim{Intent: m.intent, Verdict: dedup.Done, State: dedup.StateDone}}
+		return outcome{claim: dedup.Claim{Intent: *m.intent, Verdict: dedup.Done, State: dedup.StateDone}}
 	}
-	return outcome{claim: dedup.Claim{Intent: m.intent, Verdict: first.claim.Verdict, State: first.claim.State}}
+	return outcome{claim: dedup.Claim{Intent: *m.intent, Verdict: first.claim.Verdict, State: first.claim.State}}
+}
+
+// differs reports whether m has another payload than the first of its key.
+func (m *member) differs(first outcome) bool {
+	return first.claim.Intent.Fingerprint.Compare(m.intent.Fingerprint) == dedup.Different
 }
 
 // lane runs its members in shared transactions, one at a time: those that

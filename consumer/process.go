@@ -55,13 +55,13 @@ func (c *Consumer) process(op operation, msg *message.Message, h message.Handler
 	case err != nil:
 		return err
 	case op.group != nil:
-		return c.outcome(op, msg, *intent, op.group.do(msg, *intent, h))
+		return c.outcome(op, msg, intent, op.group.do(msg, intent, h))
 	}
-	return c.claim(op, msg, *intent, h)
+	return c.claim(op, msg, intent, h)
 }
 
 // outcome is process for a member of a group.
-func (c *Consumer) outcome(op operation, msg *message.Message, intent dedup.Intent, o outcome) error {
+func (c *Consumer) outcome(op operation, msg *message.Message, intent *dedup.Intent, o outcome) error {
 	switch {
 	case o.final:
 		return o.err
@@ -72,16 +72,16 @@ func (c *Consumer) outcome(op operation, msg *message.Message, intent dedup.Inte
 }
 
 // verdict acts on the verdict of a claim whose effect needs nothing more.
-func (c *Consumer) verdict(op operation, msg *message.Message, intent dedup.Intent, claim dedup.Claim) error {
+func (c *Consumer) verdict(op operation, msg *message.Message, intent *dedup.Intent, claim dedup.Claim) error {
 	switch claim.Verdict {
 	case dedup.Fresh:
 		c.counts.done.Add(1)
 	case dedup.Done:
 		c.counts.duplicates.Add(1)
 	case dedup.Conflict:
-		return c.keep(op, msg, &intent, ReasonConflict, claim.Err())
+		return c.keep(op, msg, intent, ReasonConflict, claim.Err())
 	case dedup.BeyondHorizon:
-		return c.keep(op, msg, &intent, ReasonBeyondHorizon, claim.Err())
+		return c.keep(op, msg, intent, ReasonBeyondHorizon, claim.Err())
 	default:
 		c.counts.held.Add(1)
 	}
@@ -89,23 +89,23 @@ func (c *Consumer) verdict(op operation, msg *message.Message, intent dedup.Inte
 }
 
 // failed keeps a message whose effect failed for good, and else returns err.
-func (c *Consumer) failed(op operation, msg *message.Message, intent dedup.Intent, err error) error {
+func (c *Consumer) failed(op operation, msg *message.Message, intent *dedup.Intent, err error) error {
 	switch {
 	case errors.Is(err, errAckedEarly):
-		return c.keep(op, msg, &intent, ReasonAckedEarly, err)
+		return c.keep(op, msg, intent, ReasonAckedEarly, err)
 	case classify(err) == permanent:
-		return c.keep(op, msg, &intent, ReasonPermanent, err)
+		return c.keep(op, msg, intent, ReasonPermanent, err)
 	case errors.Is(err, dedup.ErrClaimLost):
-		if beyond := c.beyondHorizon(msg.Context(), intent); beyond != nil {
-			return c.keep(op, msg, &intent, ReasonBeyondHorizon, beyond)
+		if beyond := c.beyondHorizon(msg.Context(), *intent); beyond != nil {
+			return c.keep(op, msg, intent, ReasonBeyondHorizon, beyond)
 		}
 	}
 	return err
 }
 
 // claim makes the claim and acts on its verdict.
-func (c *Consumer) claim(op operation, msg *message.Message, intent dedup.Intent, h message.HandlerFunc) error {
-	s, claim, err := c.store.begin(msg.Context(), intent)
+func (c *Consumer) claim(op operation, msg *message.Message, intent *dedup.Intent, h message.HandlerFunc) error {
+	s, claim, err := c.store.begin(msg.Context(), *intent)
 	if err != nil {
 		return err
 	}

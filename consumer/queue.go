@@ -20,39 +20,43 @@ type Queued struct {
 
 // Affects makes it a failure of the delivery if the statement does not affect
 // n rows: a *RowsError.
-func (q *Queued) Affects(n int64) {
-	q.check(func(run func()) {
-		q.query.Exec(func(tag pgconn.CommandTag) error {
-			if tag.RowsAffected() != n {
-				return &RowsError{Want: n, Got: tag.RowsAffected()}
-			}
-			run()
-			return nil
-		})
+func (q Queued) Affects(n int64) {
+	if !q.checked() {
+		return
+	}
+	runs := q.queue.runs
+	q.query.Exec(func(tag pgconn.CommandTag) error {
+		if tag.RowsAffected() != n {
+			return &RowsError{Want: n, Got: tag.RowsAffected()}
+		}
+		return runs(tag)
 	})
 }
 
 // QueryRow has fn scan the row that the statement returns. fn's error fails
 // the delivery, and pgx.ErrNoRows is what Scan returns if there is none. fn
 // runs before the delivery commits, possibly after the handler returned.
-func (q *Queued) QueryRow(fn func(pgx.Row) error) {
-	q.check(func(run func()) {
-		q.query.QueryRow(func(row pgx.Row) error {
-			if err := fn(row); err != nil {
-				return &checkError{err}
-			}
-			run()
-			return nil
-		})
+func (q Queued) QueryRow(fn func(pgx.Row) error) {
+	if !q.checked() {
+		return
+	}
+	runs := q.queue.runs
+	q.query.QueryRow(func(row pgx.Row) error {
+		if err := fn(row); err != nil {
+			return &checkError{err}
+		}
+		return runs(pgconn.CommandTag{})
 	})
 }
 
-func (q *Queued) check(set func(run func())) {
+// checked notes that a result is looked at. It reports false for a statement
+// that is not sent.
+func (q Queued) checked() bool {
 	if q.query == nil {
-		return
+		return false
 	}
 	q.queue.checked = true
-	set(q.queue.count())
+	return true
 }
 
 // RowsError says that a queued statement affected another number of rows than
@@ -97,25 +101,20 @@ func (e *QueuedError) Unwrap() error { return e.Err }
 type queue struct {
 	batch   pgx.Batch
 	owners  []*work
-	ran     *int // how many of the batch succeeded
-	checked bool // some result is looked at
+	ran     *int                          // how many of the batch succeeded
+	runs    func(pgconn.CommandTag) error // counts one more
+	checked bool                          // some result is looked at
 }
 
-func (q *queue) add(w *work, query string, args []any) *Queued {
-	queued := q.batch.Queue(query, args...)
-	run := q.count()
-	queued.Exec(func(pgconn.CommandTag) error { run(); return nil })
-	q.owners = append(q.owners, w)
-	return &Queued{queued, q}
-}
-
-// count returns what counts a statement of the present batch as run.
-func (q *queue) count() func() {
+func (q *queue) add(w *work, query string, args []any) Queued {
 	if q.ran == nil {
-		q.ran = new(int)
+		ran := new(int)
+		q.ran, q.runs = ran, func(pgconn.CommandTag) error { *ran++; return nil }
 	}
-	ran := q.ran
-	return func() { *ran++ }
+	queued := q.batch.Queue(query, args...)
+	queued.Exec(q.runs)
+	q.owners = append(q.owners, w)
+	return Queued{queued, q}
 }
 
 // cut drops what was queued after the first n statements.

@@ -96,7 +96,7 @@ func (t *trial) performSet(h SetHandlerFunc) error {
 	ctx = context.WithValue(ctx, sessionKey{}, all)
 	own := make([]*message.Message, len(t.parts))
 	for i, p := range t.parts {
-		of := context.WithValue(p.msg.Context(), sessionKey{}, p.work)
+		of := context.WithValue(p.msg.Context(), sessionKey{}, &p.work)
 		own[i] = copyMessage(context.WithValue(of, causeKey{}, p.cause()), p.msg)
 	}
 	produced, err := runSet(ctx, h, newFacade(all), own)
@@ -112,7 +112,7 @@ func (t *trial) performSet(h SetHandlerFunc) error {
 		p := t.parts[i]
 		err = checkSettled(p.msg, own[i])
 		if err == nil {
-			err = c.sendAll(p.work, p.cause(), message.PublishTopicFromCtx(p.msg.Context()), produced[i])
+			err = c.sendAll(&p.work, p.cause(), message.PublishTopicFromCtx(p.msg.Context()), produced[i])
 		}
 		if err != nil {
 			err = &MessageError{own[i], err}

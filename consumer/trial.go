@@ -40,7 +40,7 @@ type trial struct {
 type part struct {
 	*member
 	claim dedup.Claim
-	work  *work
+	work  work
 }
 
 func (p *part) cause() cause { return cause{p.claim.Intent.Key, p.msg.Metadata} }
@@ -103,7 +103,7 @@ func (t *trial) begin(ctx context.Context) error {
 	for i, m := range t.members {
 		switch c := claims[i]; c.Verdict {
 		case dedup.Fresh:
-			t.parts = append(t.parts, &part{m, c, &work{shared: t.shared}})
+			t.parts = append(t.parts, &part{member: m, claim: c, work: work{shared: t.shared}})
 		case dedup.BeyondHorizon:
 			t.left = append(t.left, leaver{m, outcome{claim: c}})
 			t.without = append(t.without, c)
@@ -120,7 +120,7 @@ func (t *trial) claim(ctx context.Context) ([]dedup.Claim, error) {
 	inbox := t.group.store.inbox
 	intents := make([]dedup.Intent, len(t.members))
 	for i, m := range t.members {
-		intents[i] = m.intent
+		intents[i] = *m.intent
 	}
 	b := &pgx.Batch{}
 	b.BeginTx(claimTx)
@@ -231,7 +231,7 @@ func (t *trial) perform(p *part) error {
 	t.starts(p)
 	queue := &t.shared.queue
 	before := len(queue.owners)
-	err := t.group.consumer.perform(p.msg, p.work, p.claim.Intent.Key, p.handler)
+	err := t.group.consumer.perform(p.msg, &p.work, p.claim.Intent.Key, p.handler)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
@@ -280,7 +280,7 @@ func (t *trial) blame(p *part, err error) error {
 
 func (t *trial) partOf(w *work) *part {
 	for _, p := range t.parts {
-		if p.work == w {
+		if &p.work == w {
 			return p
 		}
 	}

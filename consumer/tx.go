@@ -45,7 +45,7 @@ type Queue interface {
 	// Queue adds a statement that is sent with the next one that is not
 	// queued, or with the commit: no round trip of its own. Its error fails
 	// the delivery; its result can be looked at before the commit, see Queued.
-	Queue(query string, args ...any) *Queued
+	Queue(query string, args ...any) Queued
 	// SetResult stores an answer with the inbox row, where dedup.Inbox.Lookup
 	// finds it. The last call counts. nil stores none.
 	SetResult(result []byte)

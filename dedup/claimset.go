@@ -19,10 +19,7 @@ import (
 // aborted.
 func (in *Inbox) ClaimSet(ctx context.Context, tx Tx, intents []Intent) ([]Claim, error) {
 	claims := make([]Claim, len(intents))
-	open := make([]int, len(intents))
-	for i := range intents {
-		open[i] = i
-	}
+	open := places(len(intents))
 	for range maxClaims {
 		if len(open) == 0 {
 			return claims, nil
@@ -34,6 +31,15 @@ func (in *Inbox) ClaimSet(ctx context.Context, tx Tx, intents []Intent) ([]Claim
 		open = vanished
 	}
 	return nil, fmt.Errorf("claim %d keys: %w", len(open), errVanished)
+}
+
+// places returns 0 to n-1.
+func places(n int) []int {
+	all := make([]int, n)
+	for i := range all {
+		all[i] = i
+	}
+	return all
 }
 
 // claimOpen claims the intents at the places in open, fills in their claims
@@ -83,13 +89,12 @@ func (in *Inbox) claimOpen(ctx context.Context, tx Tx, intents []Intent, open []
 // setArgs are the columns to insert: of several copies of one key the first,
 // whose fingerprint is the one that counts.
 func setArgs(intents []Intent, open []int, wait time.Duration) []any {
-	var ids, scopes, operations []string
-	var versions []int32
-	var sums [][]byte
-	var times []*time.Time
+	n := len(open)
+	ids, scopes, operations := make([]string, 0, n), make([]string, 0, n), make([]string, 0, n)
+	versions, sums, times := make([]int32, 0, n), make([][]byte, 0, n), make([]*time.Time, 0, n)
 	seen := make(map[string]bool, len(open))
 	for _, place := range open {
-		it := intents[place]
+		it := &intents[place]
 		id := it.Key.uuid()
 		if seen[id] {
 			continue

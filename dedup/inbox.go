@@ -55,7 +55,7 @@ type Inbox struct {
 // statements are the package's statements for one schema.
 type statements struct {
 	claimInsert, claimRead, claimMany, claimReadMany, claimAssert string
-	claimAfter, unclaim                                           string
+	claimGroup, unclaim                                           string
 	setResult, lookup, hold                                       string
 	raiseFloor, purgePage                                         string
 }
@@ -78,7 +78,7 @@ func NewInbox(cfg InboxConfig) (*Inbox, error) {
 			claimMany:     name.Expand(claimMany),
 			claimReadMany: name.Expand(claimReadMany),
 			claimAssert:   name.Expand(claimAssert),
-			claimAfter:    name.Expand(claimAfter),
+			claimGroup:    name.Expand(claimGroup),
 			unclaim:       name.Expand(unclaim),
 			setResult:     name.Expand(setResult),
 			lookup:        name.Expand(lookup),

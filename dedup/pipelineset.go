@@ -7,37 +7,34 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// QueuedClaims is [QueuedClaim] for several intents of one operation. Not safe
-// for concurrent use.
+// QueuedClaims is [QueuedClaim] for several intents. Not safe for concurrent
+// use.
 type QueuedClaims struct {
-	in       *Inbox
-	intents  []Intent
-	inserted map[string]bool
-	row      freshRow
+	in      *Inbox
+	intents []Intent
+	ids     []string // of the intents
+	row     freshRow
+	// inserted are the ids of the rows that went in, nil if all did.
+	inserted []string
 	ran      bool
 }
 
-// QueueClaims adds the statements that claim the intents to b, typically right
+// QueueClaims adds the statement that claims the intents to b, typically right
 // after a BEGIN: one insert in id order, so that sets that share keys do not
-// deadlock. The intents must be of one operation and have different keys. wait
-// bounds the wait for a live rival, as InboxConfig.LockWait does.
+// deadlock. The intents must be of one scope and operation and have different
+// keys. wait bounds the wait for a live rival, as InboxConfig.LockWait does.
 func (in *Inbox) QueueClaims(b *pgx.Batch, intents []Intent, wait time.Duration) *QueuedClaims {
-	q := &QueuedClaims{in: in, intents: intents, inserted: make(map[string]bool, len(intents))}
-	all := make([]int, len(intents))
-	for i := range all {
-		all[i] = i
+	n := len(intents)
+	q := &QueuedClaims{in: in, intents: intents, ids: make([]string, n)}
+	versions, sums, times := make([]int32, n), make([][]byte, n), make([]*time.Time, n)
+	for i := range intents {
+		q.ids[i], times[i] = intents[i].Key.uuid(), intents[i].at()
+		versions[i], sums[i] = intents[i].Fingerprint.Version, intents[i].Fingerprint.Sum[:]
 	}
-	b.Queue(in.sql.claimMany, setArgs(intents, all, wait)...).Query(func(rows pgx.Rows) error {
-		var id string
-		_, err := pgx.ForEachRow(rows, []any{&id}, func() error {
-			q.inserted[id] = true
-			return nil
-		})
-		return err
-	})
-	b.Queue(in.sql.claimAfter, intents[0].Key.Operation).QueryRow(func(r pgx.Row) error {
+	of := intents[0].Key
+	b.Queue(in.sql.claimGroup, q.ids, versions, sums, times, of.Scope, of.Operation, lockBound(wait)).QueryRow(func(r pgx.Row) error {
 		q.ran = true
-		return r.Scan(q.row.dest()...)
+		return r.Scan(append([]any{&q.inserted}, q.row.dest()...)...)
 	})
 	return q
 }
@@ -56,10 +53,14 @@ func (q *QueuedClaims) Claims(batchErr error) ([]Claim, error) {
 	case !q.ran:
 		return nil, fmt.Errorf("claim %d keys: the batch was not read to its end", len(q.intents))
 	}
+	fresh := make(map[string]bool, len(q.inserted))
+	for _, id := range q.inserted {
+		fresh[id] = true
+	}
 	claims := make([]Claim, len(q.intents))
 	for i, intent := range q.intents {
 		claims[i] = Claim{Intent: intent}
-		if q.inserted[intent.Key.uuid()] {
+		if q.inserted == nil || fresh[q.ids[i]] {
 			claims[i] = q.in.fresh(intent, q.row)
 		}
 	}
@@ -76,11 +77,7 @@ type QueuedVerdicts struct {
 // QueueVerdicts adds the statement that reads the rows of taken keys to b.
 func (in *Inbox) QueueVerdicts(b *pgx.Batch, intents []Intent) *QueuedVerdicts {
 	q := &QueuedVerdicts{in: in, claims: make([]Claim, len(intents))}
-	all := make([]int, len(intents))
-	for i := range all {
-		all[i] = i
-	}
-	b.Queue(in.sql.claimReadMany, setReadArgs(intents, all)...).Query(func(rows pgx.Rows) error {
+	b.Queue(in.sql.claimReadMany, setReadArgs(intents, places(len(intents)))...).Query(func(rows pgx.Rows) error {
 		var r storedRow
 		var f freshRow
 		_, err := pgx.ForEachRow(rows, append(r.dest(), f.dest()...), func() error {

@@ -47,13 +47,25 @@ ORDER BY u.id::uuid
 ON CONFLICT (id) DO NOTHING
 RETURNING id::text`
 
-	// claimAfter follows claimMany for one operation: it says what claimInsert
-	// does of its row, once for all, and puts the lock bound back. RETURNING
-	// could not: it would do so before the second row goes in.
-	claimAfter = `SELECT coalesce(pg_current_xact_id_if_assigned()::text, ''), clock_timestamp(),
-    (SELECT h.floor FROM {{schema}}.horizon h WHERE h.operation = $1::text),
-    set_config('lock_timeout', current_setting('oncemill.lock_timeout'), true),
-    CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'on', true) END`
+	// claimGroup is claimMany for one scope and operation. It returns one row:
+	// the ids that went in, or NULL if all did, and what claimInsert returns. The
+	// lock bound is put back when the last row is in: the aggregate has seen it.
+	claimGroup = `WITH fresh AS (
+    INSERT INTO {{schema}}.inbox (id, state, fingerprint_version, fingerprint, at, scope, operation)
+    SELECT u.id::uuid, 1, u.version, u.fingerprint, greatest(u.at, clock_timestamp()), $5::text, $6::text
+    FROM set_config('oncemill.lock_timeout', current_setting('lock_timeout'), true) AS before,
+        LATERAL set_config('lock_timeout', CASE WHEN before IS NOT NULL THEN $7::text END, true) AS bound,
+        unnest($1::text[], $2::integer[], $3::bytea[], $4::timestamptz[]) AS u (id, version, fingerprint, at)
+    ORDER BY u.id::uuid
+    ON CONFLICT (id) DO NOTHING
+    RETURNING id
+)
+SELECT CASE WHEN f.n < cardinality($1::text[]) THEN f.ids END,
+    coalesce(pg_current_xact_id_if_assigned()::text, ''), clock_timestamp(),
+    (SELECT h.floor FROM {{schema}}.horizon h WHERE h.operation = $6::text),
+    set_config('lock_timeout', CASE WHEN f.n >= 0 THEN current_setting('oncemill.lock_timeout') END, true),
+    CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'on', true) END
+FROM (SELECT count(*) AS n, coalesce(array_agg(id::text), '{}') AS ids FROM fresh) f`
 
 	// unclaim takes back fresh claims of this transaction. Index: inbox_pkey.
 	unclaim = `DELETE FROM {{schema}}.inbox WHERE id = ANY($1::text[]::uuid[]) AND state = 1`

@@ -29,7 +29,7 @@ func TestStatementsArePreparedOnAnEmptySearchPath(t *testing.T) {
 	db, in := migrated(t)
 	require.NoError(t, db.Pool.AcquireFunc(t.Context(), func(c *pgxpool.Conn) error {
 		for i, query := range []string{
-			in.sql.claimInsert, in.sql.claimRead, in.sql.claimMany, in.sql.claimReadMany,
+			in.sql.claimInsert, in.sql.claimRead, in.sql.claimMany, in.sql.claimReadMany, in.sql.claimGroup, in.sql.unclaim,
 			in.sql.setResult, in.sql.lookup, in.sql.hold, in.sql.raiseFloor, in.sql.purgePage, in.sql.claimAssert,
 		} {
 			_, err := c.Conn().Prepare(t.Context(), fmt.Sprint("s", i), query)

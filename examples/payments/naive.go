@@ -77,9 +77,9 @@ func (n naive) apply(ctx context.Context, m jetstream.Msg) error {
 type plainTx struct{ queue pgx.Batch }
 
 // Queue implements consumer.Queue, without checks.
-func (p *plainTx) Queue(query string, args ...any) *consumer.Queued {
+func (p *plainTx) Queue(query string, args ...any) consumer.Queued {
 	p.queue.Queue(query, args...)
-	return &consumer.Queued{}
+	return consumer.Queued{}
 }
 
 // SetResult implements consumer.Queue. There is no place for a result.
