@@ -81,7 +81,7 @@ func clean(err error) string {
 	if pgErr := (*pgconn.PgError)(nil); errors.As(err, &pgErr) {
 		text = describe(pgErr)
 		if queued := (*QueuedError)(nil); errors.As(err, &queued) {
-			text = fmt.Sprintf("queued statement %d: %s", queued.Number, text)
+			text = queued.which() + ": " + text
 		}
 	} else if conErr := (*pgconn.ConnectError)(nil); errors.As(err, &conErr) {
 		text = "connecting to PostgreSQL failed"

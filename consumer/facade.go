@@ -144,7 +144,7 @@ func (sp *savepoint) Rollback(ctx context.Context) error {
 		return pgx.ErrTxClosed
 	}
 	sp.closed = true
-	sp.work.shared.queue = queue{}
+	sp.work.shared.queue, sp.work.shared.failed = queue{}, nil // all of it belongs to the savepoint
 	return sp.tx.Rollback(ctx)
 }
 

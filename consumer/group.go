@@ -58,6 +58,9 @@ func (g *group) do(msg *message.Message, intent *dedup.Intent, handler message.H
 func (g *group) run(l *lane, members []*member) {
 	g.consumer.slots <- struct{}{}
 	defer func() { <-g.consumer.slots }()
+	if len(members) == 1 {
+		l.grow() // it says nothing about groups
+	}
 	g.settle(l, members, g.store.inbox.LockWait())
 }
 
@@ -99,6 +102,9 @@ func (g *group) settle(l *lane, members []*member, wait time.Duration) {
 				return
 			}
 			members = g.half(l, members, wait)
+		case len(members) == 1: // it is not the busy one
+			g.single(l, members[0])
+			return
 		default:
 			l.shrink(len(members))
 			members = g.half(l, members, wait)
@@ -108,9 +114,6 @@ func (g *group) settle(l *lane, members []*member, wait time.Duration) {
 
 // half settles one half and returns the other one.
 func (g *group) half(l *lane, members []*member, wait time.Duration) []*member {
-	if len(members) < 2 {
-		return members
-	}
 	g.settle(l, members[:len(members)/2], wait)
 	return members[len(members)/2:]
 }

@@ -19,6 +19,17 @@ type pgxTx struct {
 	conn  *pgxpool.Conn // nil when it was given back
 	tx    pgx.Tx
 	queue queue
+	// failed is why statements that were queued are not in the transaction: it
+	// must not commit, whatever a handler makes of the error.
+	failed error
+}
+
+// flush sends what is queued.
+func (t *pgxTx) flush(ctx context.Context) error {
+	if t.failed == nil {
+		t.failed = t.queue.send(ctx, t.tx)
+	}
+	return t.failed
 }
 
 func (t *pgxTx) lost() bool { return t.conn == nil || t.conn.Conn().IsClosed() }
@@ -38,17 +49,29 @@ func (t *pgxTx) explainClaim(ctx context.Context, err error) error {
 	return err
 }
 
-// aborted reports whether a statement failed, so that only a rollback can
-// follow.
-func (t *pgxTx) aborted() bool { return t.conn.Conn().PgConn().TxStatus() == 'E' }
+var errRowsOpen = errors.New("close all rows and batches before returning")
+
+// sound returns why the transaction cannot go on: what was queued was not
+// sent, a statement failed, or rows are open.
+func (t *pgxTx) sound() error {
+	switch conn := t.conn.Conn().PgConn(); {
+	case t.failed != nil:
+		return t.failed
+	case conn.TxStatus() == 'E':
+		return AbortedError{}
+	case conn.IsBusy():
+		return errRowsOpen
+	}
+	return nil
+}
 
 // commit sends, in one round trip, what is queued, outgoing messages, results,
 // the check that this is still the transaction of the claims, and COMMIT. The
 // claims in without are taken back. An error is as of session.finish; it is a
 // *QueuedError if it is known to be about a queued statement.
 func (t *pgxTx) commit(ctx context.Context, rows []outbox.Row, wrote *outbox.Lanes, claims []dedup.Claim, results [][]byte, without []dedup.Claim) error {
-	if t.queue.checked {
-		if err := t.queue.send(ctx, t.tx); err != nil {
+	if t.queue.checked || t.failed != nil {
+		if err := t.flush(ctx); err != nil {
 			return err
 		}
 	}
@@ -80,7 +103,7 @@ func (t *pgxTx) commit(ctx context.Context, rows []outbox.Row, wrote *outbox.Lan
 	case !t.lost():
 		// Neither an answer of the server nor a lost connection: pgx refused to
 		// send (rows left open, an argument that cannot be encoded).
-		return fmt.Errorf("send the commit: close all rows and batches before returning: %w", err)
+		return fmt.Errorf("send the commit: %w: %w", errRowsOpen, err)
 	}
 	t.destroy(ctx)
 	return &InDoubtError{Err: err}

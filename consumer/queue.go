@@ -16,6 +16,7 @@ import (
 type Queued struct {
 	query *pgx.QueuedQuery // nil for a statement that was refused
 	queue *queue
+	owner *work
 }
 
 // Affects makes it a failure of the delivery if the statement does not affect
@@ -41,12 +42,44 @@ func (q Queued) QueryRow(fn func(pgx.Row) error) {
 		return
 	}
 	runs := q.queue.runs
-	q.query.QueryRow(func(row pgx.Row) error {
-		if err := fn(row); err != nil {
-			return &checkError{err}
+	q.query.Query(func(rows pgx.Rows) error {
+		looked := q.look(onlyRow{rows}, fn)
+		rows.Close()
+		if err := rows.Err(); err != nil { // whatever fn made of it
+			return err
 		}
-		return runs(pgconn.CommandTag{})
+		if looked != nil {
+			return &checkError{looked}
+		}
+		return runs(rows.CommandTag())
 	})
+}
+
+// onlyRow is the first of the rows.
+type onlyRow struct{ rows pgx.Rows }
+
+func (r onlyRow) Scan(dest ...any) error {
+	defer r.rows.Close()
+	if r.rows.Next() {
+		return r.rows.Scan(dest...)
+	}
+	if err := r.rows.Err(); err != nil {
+		return err
+	}
+	return pgx.ErrNoRows
+}
+
+// look calls fn, which may panic, or end its goroutine.
+func (q Queued) look(row pgx.Row, fn func(pgx.Row) error) (err error) {
+	q.queue.looking = q.owner
+	defer func() {
+		if v := recover(); v != nil {
+			err = newPanicError(v, false)
+		}
+	}()
+	err = fn(row)
+	q.queue.looking = nil
+	return err
 }
 
 // checked notes that a result is looked at. It reports false for a statement
@@ -83,7 +116,7 @@ func isCheck(err error) bool {
 // QueuedError says which of a delivery's queued statements failed.
 type QueuedError struct {
 	// Number counts the statements that the delivery queued and that were sent
-	// together, from 1.
+	// together, from 1; 0 if it is not known.
 	Number int
 	Err    error
 
@@ -91,10 +124,24 @@ type QueuedError struct {
 }
 
 func (e *QueuedError) Error() string {
-	return fmt.Sprintf("queued statement %d: %s", e.Number, e.Err)
+	return e.which() + ": " + e.Err.Error()
+}
+
+func (e *QueuedError) which() string {
+	if e.Number == 0 {
+		return "a queued statement"
+	}
+	return fmt.Sprintf("queued statement %d", e.Number)
 }
 
 func (e *QueuedError) Unwrap() error { return e.Err }
+
+// anyonesError is an error of statements of several deliveries, which may be
+// that of any of them.
+type anyonesError struct{ err error }
+
+func (e *anyonesError) Error() string { return e.err.Error() }
+func (e *anyonesError) Unwrap() error { return e.err }
 
 // queue holds the statements of a transaction that were not sent yet, in their
 // order, with the delivery that each belongs to.
@@ -104,6 +151,7 @@ type queue struct {
 	ran     *int                          // how many of the batch succeeded
 	runs    func(pgconn.CommandTag) error // counts one more
 	checked bool                          // some result is looked at
+	looking *work                         // whose look at a result goes on
 }
 
 func (q *queue) add(w *work, query string, args []any) Queued {
@@ -114,7 +162,7 @@ func (q *queue) add(w *work, query string, args []any) Queued {
 	queued := q.batch.Queue(query, args...)
 	queued.Exec(q.runs)
 	q.owners = append(q.owners, w)
-	return Queued{queued, q}
+	return Queued{queued, q, w}
 }
 
 // cut drops what was queued after the first n statements.
@@ -132,18 +180,31 @@ func (q *queue) send(ctx context.Context, tx pgx.Tx) error {
 	return sent.explain(tx.SendBatch(ctx, &sent.batch).Close())
 }
 
-// explain names the statement that err is about, if it is known: the batch may
-// also have failed before any of it ran, or after all of it.
+// explain names whose statement err is about, and which one, as far as it is
+// known: a batch may also fail before any of it ran, or after all of it.
 func (q *queue) explain(err error) error {
-	var unsent pgx.ErrPreprocessingBatch
-	if err == nil || errors.As(err, &unsent) || q.ran == nil || *q.ran >= len(q.owners) || !isRefusal(err) && !isCheck(err) {
+	if err == nil || len(q.owners) == 0 || isContext(err) {
 		return err
 	}
-	owner, number := q.owners[*q.ran], 0
-	for _, w := range q.owners[:*q.ran+1] {
-		if w == owner {
-			number++
+	var unsent pgx.ErrPreprocessingBatch
+	switch first := q.owners[0]; {
+	case errors.As(err, &unsent) && first == q.owners[len(q.owners)-1]:
+		return &QueuedError{Err: err, owner: first}
+	case errors.As(err, &unsent):
+		return &anyonesError{err}
+	case *q.ran < len(q.owners) && (isRefusal(err) || isCheck(err)):
+		return q.failedAt(*q.ran, err)
+	}
+	return err
+}
+
+// failedAt is the error of the nth statement.
+func (q *queue) failedAt(n int, err error) error {
+	e := &QueuedError{Err: err, owner: q.owners[n]}
+	for _, w := range q.owners[:n+1] {
+		if w == e.owner {
+			e.Number++
 		}
 	}
-	return &QueuedError{Number: number, Err: err, owner: owner}
+	return e
 }

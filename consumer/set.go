@@ -41,7 +41,12 @@ type MessageError struct {
 	Err     error
 }
 
-func (e *MessageError) Error() string { return e.Err.Error() }
+func (e *MessageError) Error() string {
+	if e.Err == nil {
+		return "the handler named a message without an error"
+	}
+	return e.Err.Error()
+}
 
 func (e *MessageError) Unwrap() error { return e.Err }
 
@@ -104,6 +109,9 @@ func (t *trial) performSet(h SetHandlerFunc) error {
 		produced, err = perMessage(produced, len(own))
 	}
 	_, refused := all.end()
+	for _, p := range t.parts {
+		p.work.ended.Store(true)
+	}
 	t.parts[0].work.wrote |= all.wrote
 	if err == nil {
 		err = refused
@@ -123,15 +131,17 @@ func (t *trial) performSet(h SetHandlerFunc) error {
 	switch {
 	case t.cut:
 		return context.DeadlineExceeded
-	case err == nil && t.shared.aborted():
-		return AbortedError{}
+	case t.shared.failed != nil: // whatever the handler says
+		return t.blame(nil, t.shared.failed)
+	case err == nil:
+		return t.shared.sound()
 	}
 	var one *MessageError
 	if errors.As(err, &one) {
 		for i, p := range t.parts {
 			if own[i] == one.Message {
 				t.culprit = p.member
-				return one.Err
+				return one
 			}
 		}
 	}

@@ -176,7 +176,9 @@ func (t *trial) effects() error {
 			}
 			finished <- err
 		}()
-		err = t.group.effects(t)
+		if err = t.group.effects(t); err == nil {
+			err = t.look()
+		}
 		returned = true
 	}()
 	limit := t.group.consumer.cfg.HandlerTimeout
@@ -232,15 +234,18 @@ func (t *trial) perform(p *part) error {
 	queue := &t.shared.queue
 	before := len(queue.owners)
 	err := t.group.consumer.perform(p.msg, &p.work, p.claim.Intent.Key, p.handler)
+	p.work.ended.Store(true)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
 	case t.cut:
 		return context.DeadlineExceeded
-	case err == nil && t.shared.aborted():
-		err = AbortedError{}
-	case err == nil:
+	case t.shared.failed != nil: // whatever the handler says
+		err = t.shared.failed
+	case err == nil && p.work.refused != nil:
 		err = p.work.refused
+	case err == nil && p.work.used:
+		err = t.shared.sound()
 	}
 	switch {
 	case err == nil:
@@ -256,21 +261,47 @@ func (t *trial) perform(p *part) error {
 	return nil
 }
 
-// fails blames whose handler runs for err.
+// look sends what was queued if results are to be looked at, in the goroutine
+// of the handlers, since it is they who look.
+func (t *trial) look() error {
+	if !t.shared.queue.checked {
+		return nil
+	}
+	t.starts(nil)
+	ctx, cancel := t.group.consumer.ending(context.Background())
+	defer cancel()
+	err := t.shared.flush(ctx)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.cut {
+		return context.DeadlineExceeded
+	}
+	return t.blame(nil, err)
+}
+
+// fails blames whose handler, or look at a result, runs for err.
 func (t *trial) fails(err error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.cut {
 		return err
 	}
-	return t.blame(t.running, err)
+	p := t.running
+	if w := t.shared.queue.looking; w != nil {
+		p = t.partOf(w)
+	}
+	return t.blame(p, err)
 }
 
 // blame finds the culprit of err, which p's handler returned.
 func (t *trial) blame(p *part, err error) error {
 	var queued *QueuedError
-	if errors.As(err, &queued) {
+	var anyones *anyonesError
+	switch {
+	case errors.As(err, &queued):
 		p = t.partOf(queued.owner)
+	case errors.As(err, &anyones):
+		p = nil
 	}
 	if p != nil {
 		t.culprit = p.member

@@ -24,7 +24,7 @@ func (w *work) on() *work { return w }
 // flush sends what was queued, by the deliveries before this one too.
 func (w *work) flush(ctx context.Context) error {
 	w.used = true
-	return w.shared.queue.send(ctx, w.shared.tx)
+	return w.shared.flush(ctx)
 }
 
 // end takes the transaction from the handler and returns what it sent.
