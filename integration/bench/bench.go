@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -35,6 +36,8 @@ type Variant struct {
 	// InFlight is how many operations are under way at the same time; 0 where
 	// their pace is given.
 	InFlight int
+	// Long variants are left out with -quick.
+	Long bool
 	// Run prepares what it needs, does the task once, and clears up. It
 	// measures the task alone.
 	Run func(ctx context.Context, env *Env) (Sample, error)
@@ -72,6 +75,12 @@ type output interface {
 	sample(b Bench, v Variant, round, rounds int, s Sample)
 	bench(b Bench, results []Result) error
 	end() error
+}
+
+// short is b without its long variants.
+func (b Bench) short() Bench {
+	b.Variants = slices.DeleteFunc(b.Variants, func(v Variant) bool { return v.Long })
+	return b
 }
 
 // run runs the variants in turn, for as many rounds as the scale says.

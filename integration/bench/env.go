@@ -19,11 +19,13 @@ type scale struct {
 	WarmUp, Duration time.Duration
 	// Rows are what a relay and the forwarder drain.
 	Rows int
+	// Short leaves the long variants out.
+	Short bool
 }
 
 var (
 	fullScale  = scale{Rounds: 5, WarmUp: time.Second, Duration: 4 * time.Second, Rows: 50_000}
-	quickScale = scale{Rounds: 3, WarmUp: 500 * time.Millisecond, Duration: 1500 * time.Millisecond, Rows: 50_000}
+	quickScale = scale{Rounds: 3, WarmUp: 500 * time.Millisecond, Duration: 1500 * time.Millisecond, Rows: 50_000, Short: true}
 )
 
 // Env is what runs share.

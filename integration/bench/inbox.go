@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -15,30 +16,79 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/oncemill/oncemill/consumer"
 	"github.com/oncemill/oncemill/consumer/keys"
 )
 
 const (
-	inboxInFlight = 32
-	accounts      = 10_000
-	payloadSize   = 256
-	eventID       = "event_id"
+	// inboxConnections is the most that a variant has: more than that wait for
+	// each other in the server.
+	inboxConnections = 32
+	accounts         = 10_000
+	payloadSize      = 256
+	eventID          = "event_id"
 )
 
+// inboxBench compares the ways to handle fresh messages, each with
+// pgx-message at as many in flight.
 func inboxBench() Bench {
-	return Bench{
-		Name: "inbox",
-		Task: "claim a fresh key, insert into a ledger, update one of 10,000 balances; one transaction per message",
-		Variants: []Variant{
-			{Name: "pgx-minimal", InFlight: inboxInFlight, Run: inboxRun(pgxMinimal)},
-			{Name: "pgx-message", InFlight: inboxInFlight, Run: inboxRun(pgxMessage)},
-			{Name: "oncemill-handler", InFlight: inboxInFlight, Run: inboxRun(oncemillHandler),
-				Against: []Baseline{{Variant: "pgx-message", Must: 0.95}, {Variant: "pgx-minimal"}}},
-		},
+	b := Bench{Name: "inbox", Task: "claim a fresh key, insert into a ledger, update one of 10,000 balances"}
+	for _, n := range []int{1, 8, 32, 128} {
+		add := func(name string, on handlerOn, against ...Baseline) {
+			b.Variants = append(b.Variants, Variant{Name: name, InFlight: n, Long: n < 32, Run: inboxRun(n, 0, on), Against: against})
+		}
+		// must asks for a ratio at one number in flight only.
+		must := func(at int, ratio float64) Baseline {
+			if n != at {
+				ratio = 0
+			}
+			return Baseline{"pgx-message", ratio}
+		}
+		add("pgx-minimal", pgxMinimal)
+		add("pgx-message", pgxMessage)
+		if n == peersInFlight {
+			b.Variants[len(b.Variants)-1].Long = false // the peers are compared with it
+		}
+		add("pgx-pipelined", pgxPipelined, must(0, 0))
+		add("pgx-group", pgxGroup, must(0, 0))
+		add("oncemill-handler", oncemillHandler, must(32, 0.95), Baseline{"pgx-minimal", 0})
+		add("oncemill-grouped", oncemillGrouped, must(128, 1.8))
+		queue := []Baseline{must(128, 5)}
+		if n == 128 {
+			queue = append(queue, Baseline{"pgx-group", 0.85}, Baseline{"river", 25}, Baseline{"dbos", 30})
+		}
+		add("oncemill-queue", oncemillQueue, queue...)
+		add("oncemill-set", oncemillSet, must(128, 9))
 	}
+	b.Variants = append(b.Variants, peers()...)
+	return b
 }
+
+// duplicatesInFlight is how many the duplicates benchmark has in flight.
+const duplicatesInFlight = 32
+
+// duplicatesBench compares each way with itself without duplicates.
+func duplicatesBench() Bench {
+	b := Bench{Name: "duplicates", Task: "as inbox, with 0, 50 or 100 % of the deliveries being handled already"}
+	for _, way := range []struct {
+		name string
+		on   handlerOn
+		must float64 // with duplicates only
+	}{{"pgx-message", pgxMessage, 0}, {"oncemill-handler", oncemillHandler, 3}, {"oncemill-queue", oncemillQueue, 0}} {
+		fresh := way.name + "-0"
+		b.Variants = append(b.Variants,
+			Variant{Name: fresh, InFlight: duplicatesInFlight, Run: inboxRun(duplicatesInFlight, 0, way.on)},
+			Variant{Name: way.name + "-50", InFlight: duplicatesInFlight, Run: inboxRun(duplicatesInFlight, 50, way.on), Against: []Baseline{{fresh, 0}}},
+			Variant{Name: way.name + "-100", InFlight: duplicatesInFlight, Run: inboxRun(duplicatesInFlight, 100, way.on), Against: []Baseline{{fresh, way.must}}})
+	}
+	return b
+}
+
+// handlerOn makes the handler of a variant. It ends what it started when ctx
+// ends.
+type handlerOn func(ctx context.Context, pool *pgxpool.Pool) (message.HandlerFunc, error)
 
 // inboxTables are what the effect needs, and an inbox for hand-written code
 // that is like oncemill's.
@@ -55,32 +105,110 @@ const (
 	updateBalance = `UPDATE bench.account SET balance = balance + $2 WHERE id = $1`
 )
 
-// inboxRun measures a handler on a new database.
-func inboxRun(newHandler func(*pgxpool.Pool) (message.HandlerFunc, error)) func(context.Context, *Env) (Sample, error) {
+// inboxRun measures a handler on a new database, with that percentage of
+// deliveries that it has handled before.
+func inboxRun(inFlight, duplicates int, newHandler handlerOn) func(context.Context, *Env) (Sample, error) {
 	return func(ctx context.Context, env *Env) (s Sample, err error) {
-		err = env.database(ctx, inboxInFlight+1, func(_ string, pool *pgxpool.Pool) error {
-			for sql := range strings.SplitSeq(inboxTables, ";") {
-				if _, err := pool.Exec(ctx, sql); err != nil {
-					return fmt.Errorf("make the tables: %w", err)
-				}
+		err = env.database(ctx, min(inFlight, inboxConnections)+1, func(_ string, pool *pgxpool.Pool) error {
+			if err := makeInboxTables(ctx, pool); err != nil {
+				return err
 			}
-			h, err := newHandler(pool)
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			h, err := newHandler(ctx, pool)
 			if err != nil {
 				return err
 			}
-			if _, err := feed(ctx, inboxInFlight, env.Scale.WarmUp, h, newEvent); err != nil {
+			var src source
+			if err := src.handled(ctx, duplicates, h); err != nil {
+				return err
+			}
+			if _, err := feed(ctx, inFlight, env.Scale.WarmUp, h, src.next); err != nil {
 				return err
 			}
 			if err := checkpoint(ctx, pool); err != nil {
 				return err
 			}
 			s, err = measured(ctx, pool, func() (Sample, error) {
-				return feed(ctx, inboxInFlight, env.Scale.Duration, h, newEvent)
+				return feed(ctx, inFlight, env.Scale.Duration, h, src.next)
 			})
-			return err
+			if err != nil {
+				return err
+			}
+			return booked(ctx, pool, src.fresh.Load())
 		})
 		return s, err
 	}
+}
+
+func makeInboxTables(ctx context.Context, pool *pgxpool.Pool) error {
+	for sql := range strings.SplitSeq(inboxTables, ";") {
+		if _, err := pool.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("make the tables: %w", err)
+		}
+	}
+	return nil
+}
+
+// booked makes sure that each of n events had its effect once: a figure for
+// other work is none.
+func booked(ctx context.Context, pool *pgxpool.Pool, n int64) error {
+	var lines int64
+	var balanced bool
+	err := pool.QueryRow(ctx, `SELECT (SELECT count(*) FROM bench.ledger),
+		(SELECT coalesce(sum(amount), 0) FROM bench.ledger) = (SELECT sum(balance) FROM bench.account)`).Scan(&lines, &balanced)
+	if err == nil && (lines != n || !balanced) {
+		err = fmt.Errorf("%d events left %d lines in the ledger, balanced: %t", n, lines, balanced)
+	}
+	return err
+}
+
+// source makes the messages of a run.
+type source struct {
+	duplicates int                // percent of deliveries
+	known      []*message.Message // handled already; delivered again in turn
+	turn       atomic.Int64
+	fresh      atomic.Int64 // how many events there are
+}
+
+// knownEvents are more than are in flight, so that no delivery meets its own
+// copy.
+const knownEvents = 1000
+
+// handled has h handle the events that are delivered again later.
+func (s *source) handled(ctx context.Context, duplicates int, h message.HandlerFunc) error {
+	if duplicates == 0 {
+		return nil
+	}
+	left := make(chan *message.Message, knownEvents)
+	for range knownEvents {
+		msg := s.next()
+		s.known = append(s.known, msg)
+		left <- msg
+	}
+	close(left)
+	s.duplicates = duplicates
+	group, ctx := errgroup.WithContext(ctx)
+	for range duplicatesInFlight {
+		group.Go(func() error {
+			for msg := range left {
+				if _, err := deliver(ctx, h, msg); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+// next returns the next message to deliver.
+func (s *source) next() *message.Message {
+	if rand.IntN(100) < s.duplicates {
+		return s.known[s.turn.Add(1)%knownEvents]
+	}
+	s.fresh.Add(1)
+	return newEvent()
 }
 
 // event is the payload of a message.
@@ -102,6 +230,11 @@ func newEvent() *message.Message {
 	return msg
 }
 
+func decode(msg *message.Message) (e event) {
+	_ = json.Unmarshal(msg.Payload, &e) // made by newEvent
+	return e
+}
+
 // execer is the part of a transaction that the effect needs.
 type execer interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
@@ -110,11 +243,11 @@ type execer interface {
 // effect is what the handlers of all variants do, with a round trip for each
 // statement.
 func effect(ctx context.Context, tx execer, msg *message.Message) error {
-	var e event
-	if err := json.Unmarshal(msg.Payload, &e); err != nil {
-		return err
-	}
-	if _, err := tx.Exec(ctx, insertLedger, msg.Metadata.Get(eventID), e.Account, e.Amount); err != nil {
+	return decode(msg).effect(ctx, tx, msg.Metadata.Get(eventID))
+}
+
+func (e event) effect(ctx context.Context, tx execer, id string) error {
+	if _, err := tx.Exec(ctx, insertLedger, id, e.Account, e.Amount); err != nil {
 		return err
 	}
 	_, err := tx.Exec(ctx, updateBalance, e.Account, e.Amount)
@@ -122,7 +255,7 @@ func effect(ctx context.Context, tx execer, msg *message.Message) error {
 }
 
 // oncemillHandler is consumer.Handler with its defaults.
-func oncemillHandler(pool *pgxpool.Pool) (message.HandlerFunc, error) {
+func oncemillHandler(_ context.Context, pool *pgxpool.Pool) (message.HandlerFunc, error) {
 	c, err := consumer.New(pool, consumer.Config{Scope: "bench", Key: keys.Metadata(eventID)})
 	if err != nil {
 		return nil, err
@@ -149,12 +282,14 @@ RETURNING pg_current_xact_id()::text, clock_timestamp(), (SELECT h.floor FROM on
 
 	// claimMinimal is what people write first: it waits for a rival without a
 	// bound, and nothing finds out that the handler ended the transaction.
-	claimMinimal = `INSERT INTO bench.inbox (id, state, fingerprint_version, fingerprint, at, scope, operation)
-VALUES ($1, 1, 1, $2, clock_timestamp(), 'bench', 'book') ON CONFLICT (id) DO NOTHING`
+	claimMinimal = claimOrFail + ` ON CONFLICT (id) DO NOTHING`
+
+	claimOrFail = `INSERT INTO bench.inbox (id, state, fingerprint_version, fingerprint, at, scope, operation)
+VALUES ($1, 1, 1, $2, clock_timestamp(), 'bench', 'book')`
 )
 
 // pgxMessage has oncemill's statements written by hand, each a round trip.
-func pgxMessage(pool *pgxpool.Pool) (message.HandlerFunc, error) {
+func pgxMessage(_ context.Context, pool *pgxpool.Pool) (message.HandlerFunc, error) {
 	options := pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}
 	return func(msg *message.Message) ([]*message.Message, error) {
 		ctx := msg.Context()
@@ -182,7 +317,7 @@ func pgxMessage(pool *pgxpool.Pool) (message.HandlerFunc, error) {
 
 // pgxMinimal is the least that dedups: a transaction per message, each
 // statement a round trip.
-func pgxMinimal(pool *pgxpool.Pool) (message.HandlerFunc, error) {
+func pgxMinimal(_ context.Context, pool *pgxpool.Pool) (message.HandlerFunc, error) {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		ctx := msg.Context()
 		return nil, pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
@@ -193,5 +328,23 @@ func pgxMinimal(pool *pgxpool.Pool) (message.HandlerFunc, error) {
 			}
 			return effect(ctx, tx, msg)
 		})
+	}, nil
+}
+
+// pgxPipelined is pgxMinimal with all statements in one round trip, which is
+// one transaction: a duplicate makes the claim fail and so the rest.
+func pgxPipelined(_ context.Context, pool *pgxpool.Pool) (message.HandlerFunc, error) {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		e, id, sum := decode(msg), msg.Metadata.Get(eventID), sha256.Sum256(msg.Payload)
+		b := &pgx.Batch{}
+		b.Queue(claimOrFail, id, sum[:])
+		b.Queue(insertLedger, id, e.Account, e.Amount)
+		b.Queue(updateBalance, e.Account, e.Amount)
+		err := pool.SendBatch(msg.Context(), b).Close()
+		var refused *pgconn.PgError
+		if errors.As(err, &refused) && refused.TableName == "inbox" && refused.Code == "23505" {
+			err = nil
+		}
+		return nil, err
 	}, nil
 }

@@ -30,7 +30,7 @@ import (
 
 // benches are all benchmarks, in the order in which they run.
 func benches() []Bench {
-	return []Bench{inboxBench(), relayBench(), latencyBench()}
+	return []Bench{inboxBench(), duplicatesBench(), relayBench(), latencyBench()}
 }
 
 func main() {
@@ -69,6 +69,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		if !opt.runs(b.Name) {
 			continue
 		}
+		if opt.scale.Short {
+			b = b.short()
+		}
 		results, err := b.run(ctx, env, out)
 		if err != nil {
 			return err
@@ -97,7 +100,7 @@ func parseOptions(args []string, all []Bench, stderr io.Writer) (options, error)
 	flags.SetOutput(stderr)
 	flags.BoolVar(&opt.json, "json", false, "print a JSON object per comparison on standard output, and the machine on standard error")
 	only := flags.String("only", "", "run these benchmarks only, separated by commas: "+strings.Join(names(all), ","))
-	quick := flags.Bool("quick", false, "three short runs per variant in place of five")
+	quick := flags.Bool("quick", false, "three short runs in place of five, at 32 and 128 in flight only")
 	if err := flags.Parse(args); err != nil {
 		return opt, err
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -30,6 +31,7 @@ func TestEveryVariantRuns(t *testing.T) {
 	require.NoError(t, err)
 	require.Regexp(t, `^machine: \d+ cores, .+, PostgreSQL \d.+, nats-server \d.+, go1`, m.String())
 	for _, b := range benches() {
+		b = b.short()
 		t.Run(b.Name, func(t *testing.T) {
 			var lines bytes.Buffer
 			out := &jsonLines{w: &lines}
@@ -57,11 +59,11 @@ func TestEveryComparisonHasItsVariant(t *testing.T) {
 	for _, b := range benches() {
 		require.False(t, seen[b.Name], "two benchmarks are called %s", b.Name)
 		seen[b.Name] = true
-		variants := map[string]bool{}
+		variants, points := map[string]bool{}, map[string]bool{}
 		for _, v := range b.Variants {
-			variants[v.Name] = true
+			variants[v.Name], points[fmt.Sprint(v.Name, " ", v.InFlight)] = true, true
 		}
-		require.Len(t, variants, len(b.Variants), "names are given once")
+		require.Len(t, points, len(b.Variants), "names are given once for each number in flight")
 		for _, v := range b.Variants {
 			for _, base := range v.Against {
 				require.True(t, variants[base.Variant], "%s, %s: no %s", b.Name, v.Name, base.Variant)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 	"time"
 
@@ -32,17 +33,32 @@ const (
 )
 
 func relayBench() Bench {
+	raw, one := Baseline{Variant: "raw-publish"}, Baseline{Variant: "oncemill-1"}
+	must := func(b Baseline, ratio float64) Baseline {
+		b.Must = ratio
+		return b
+	}
 	return Bench{
 		Name: "relay",
 		Task: "drain 50,000 messages of 256 bytes, just written, to a JetStream stream on disk",
 		Variants: []Variant{
 			{Name: "raw-publish", InFlight: relayInFlight, Run: rawPublish},
 			{Name: "forwarder", InFlight: 1, Run: forwarderDrain},
-			{Name: "oncemill-1", InFlight: relayInFlight, Run: oncemillDrain,
-				Against: []Baseline{{Variant: "raw-publish", Must: 0.4}, {Variant: "forwarder", Must: 15}}},
+			{Name: "oncemill-1", InFlight: relayInFlight, Run: oncemillDrain(noKey),
+				Against: []Baseline{must(raw, 0.4), {Variant: "forwarder", Must: 25}}},
+			{Name: "oncemill-3", InFlight: relayInFlight, Run: oncemillTogether, Against: []Baseline{raw, one}},
+			{Name: "oncemill-1-keyed", InFlight: relayInFlight, Run: oncemillDrain(oneOfKeys), Against: []Baseline{raw, must(one, 0.7)}},
+			{Name: "oncemill-1-hotkey", InFlight: relayInFlight, Run: oncemillDrain(hotKey), Against: []Baseline{raw, one}},
 		},
 	}
 }
+
+// orderingKey is that of message i; "" for none.
+type orderingKey func(i int) string
+
+func noKey(int) string       { return "" }
+func oneOfKeys(i int) string { return strconv.Itoa(i % 1000) }
+func hotKey(int) string      { return "hot" }
 
 var relayPayload = []byte(`{"note":"` + strings.Repeat("x", payloadSize-len(`{"note":""}`)) + `"}`)
 
@@ -76,31 +92,133 @@ func rawPublish(ctx context.Context, env *Env) (s Sample, err error) {
 }
 
 // oncemillDrain is one relay; the rows are kept.
-func oncemillDrain(ctx context.Context, env *Env) (s Sample, err error) {
-	err = env.database(ctx, relayConnections, func(_ string, pool *pgxpool.Pool) error {
-		return env.stream(ctx, func(st *testbed.Stream) error {
-			if err := writeOutbox(ctx, pool, st.Subject("new"), env.Scale.Rows); err != nil {
-				return err
-			}
-			relay, err := newRelay(pool, st, nil)
-			if err != nil {
-				return err
-			}
-			if err := checkpoint(ctx, pool); err != nil {
-				return err
-			}
-			s, err = measured(ctx, pool, func() (Sample, error) {
-				start := time.Now()
-				err := relay.RunOnce(ctx)
-				return Sample{Ops: env.Scale.Rows, Elapsed: time.Since(start)}, err
+func oncemillDrain(key orderingKey) func(context.Context, *Env) (Sample, error) {
+	return func(ctx context.Context, env *Env) (s Sample, err error) {
+		err = env.database(ctx, relayConnections, func(_ string, pool *pgxpool.Pool) error {
+			return env.stream(ctx, func(st *testbed.Stream) error {
+				if err := writeOutbox(ctx, pool, st.Subject("new"), env.Scale.Rows, key); err != nil {
+					return err
+				}
+				relay, err := newRelay(pool, st, nil)
+				if err != nil {
+					return err
+				}
+				if err := checkpoint(ctx, pool); err != nil {
+					return err
+				}
+				s, err = measured(ctx, pool, func() (Sample, error) {
+					start := time.Now()
+					err := relay.RunOnce(ctx)
+					return Sample{Ops: env.Scale.Rows, Elapsed: time.Since(start)}, err
+				})
+				if err != nil {
+					return err
+				}
+				return arrived(ctx, st, env.Scale.Rows)
 			})
+		})
+		return s, err
+	}
+}
+
+const (
+	// relaysTogether share the lanes of one outbox.
+	relaysTogether = 3
+	// relayLanes is how many lanes an outbox has by default, and lanesEach the
+	// most that one of relaysTogether holds.
+	relayLanes, lanesEach = 4, 2
+	// look is how often the relays are asked how far they are.
+	look = time.Millisecond
+	// shareBound is how long the relays may take to share the lanes, drainBound
+	// how long to send.
+	shareBound, drainBound = time.Minute, 5 * time.Minute
+)
+
+// oncemillTogether is three relays in this process, which have shared the lanes
+// before the rows are committed, all at once. It ends when all are marked.
+func oncemillTogether(ctx context.Context, env *Env) (s Sample, err error) {
+	err = env.database(ctx, relaysTogether*relayConnections+1, func(_ string, pool *pgxpool.Pool) error {
+		return env.stream(ctx, func(st *testbed.Stream) error {
+			box, err := outbox.New(outbox.Config{})
 			if err != nil {
 				return err
 			}
-			return arrived(ctx, st, env.Scale.Rows)
+			relays := make([]*outbox.Relay, relaysTogether)
+			for i := range relays {
+				if relays[i], err = newRelay(pool, st, box); err != nil {
+					return err
+				}
+				defer background(ctx, relays[i].Run)()
+			}
+			if err := await(ctx, shareBound, func() (bool, error) { return shared(relays), nil }); err != nil {
+				return fmt.Errorf("wait for the relays to share the lanes: %w", err)
+			}
+			s, err = drainTogether(ctx, env, st, pool, box)
+			return err
 		})
 	})
 	return s, err
+}
+
+func shared(relays []*outbox.Relay) bool {
+	held, most := 0, 0
+	for _, r := range relays {
+		n := r.Stats().Lanes
+		held, most = held+n, max(most, n)
+	}
+	return held == relayLanes && most <= lanesEach
+}
+
+// drainTogether measures from the commit of the rows on.
+func drainTogether(ctx context.Context, env *Env, st *testbed.Stream, pool *pgxpool.Pool, box *outbox.Outbox) (s Sample, err error) {
+	tx, err := pool.Begin(ctx)
+	if err != nil {
+		return s, err
+	}
+	defer tx.Rollback(context.WithoutCancel(ctx))
+	err = inBatches(env.Scale.Rows, loadBatch, func(from, to int) error {
+		return box.Write(ctx, tx, st.Subject("new"), relayMessages(from, to, noKey)...)
+	})
+	if err != nil {
+		return s, err
+	}
+	if err := checkpoint(ctx, pool); err != nil {
+		return s, err
+	}
+	s, err = measured(ctx, pool, func() (Sample, error) {
+		if err := tx.Commit(ctx); err != nil {
+			return Sample{}, err
+		}
+		start := time.Now()
+		box.Notify()
+		err := await(ctx, drainBound, func() (left bool, err error) {
+			err = pool.QueryRow(ctx, `SELECT NOT EXISTS (SELECT FROM oncemill.outbox_queue)`).Scan(&left)
+			return left, err
+		})
+		return Sample{Ops: env.Scale.Rows, Elapsed: time.Since(start)}, err
+	})
+	if err != nil {
+		return s, err
+	}
+	return s, arrived(ctx, st, env.Scale.Rows)
+}
+
+// await looks until done says so.
+func await(ctx context.Context, bound time.Duration, done func() (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	tick := time.NewTicker(look)
+	defer tick.Stop()
+	for {
+		if ok, err := done(); ok || err != nil {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // newRelay returns a relay with its defaults; box may be nil.
@@ -113,14 +231,21 @@ func newRelay(pool *pgxpool.Pool, st *testbed.Stream, box *outbox.Outbox) (*outb
 }
 
 // writeOutbox writes n messages in transactions of loadBatch.
-func writeOutbox(ctx context.Context, pool *pgxpool.Pool, topic string, n int) error {
+func writeOutbox(ctx context.Context, pool *pgxpool.Pool, topic string, n int, key orderingKey) error {
 	return inBatches(n, loadBatch, func(from, to int) error {
-		msgs := make([]*message.Message, to-from)
-		for i := range msgs {
-			msgs[i] = message.NewMessage(uuid.NewString(), relayPayload)
-		}
-		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return outbox.Write(ctx, tx, topic, msgs...) })
+		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+			return outbox.Write(ctx, tx, topic, relayMessages(from, to, key)...)
+		})
 	})
+}
+
+func relayMessages(from, to int, key orderingKey) []*message.Message {
+	msgs := make([]*message.Message, to-from)
+	for i := range msgs {
+		msgs[i] = message.NewMessage(uuid.NewString(), relayPayload)
+		outbox.SetOrderingKey(msgs[i], key(from+i))
+	}
+	return msgs
 }
 
 // arrived makes sure that the stream holds n messages: a figure for less work

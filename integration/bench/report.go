@@ -46,7 +46,7 @@ func (b Bench) records(r Result, results []Result) ([]record, error) {
 	}
 	var list []record
 	for _, base := range r.Variant.Against {
-		other, ok := baseline(results, base.Variant)
+		other, ok := baseline(results, base.Variant, r.Variant.InFlight)
 		if !ok {
 			return nil, fmt.Errorf("%s, %s: compared with %q, which is no variant", b.Name, r.Variant.Name, base.Variant)
 		}

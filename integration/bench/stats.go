@@ -70,9 +70,13 @@ func (b Bench) ratio(r, base Result) float64 {
 	return median(r.rates()) / median(base.rates())
 }
 
-// baseline finds a result by the name of its variant.
-func baseline(results []Result, name string) (Result, bool) {
-	i := slices.IndexFunc(results, func(r Result) bool { return r.Variant.Name == name })
+// baseline finds a result by the name of its variant: that with as many in
+// flight, else the first one.
+func baseline(results []Result, name string, inFlight int) (Result, bool) {
+	i := slices.IndexFunc(results, func(r Result) bool { return r.Variant.Name == name && r.Variant.InFlight == inFlight })
+	if i < 0 {
+		i = slices.IndexFunc(results, func(r Result) bool { return r.Variant.Name == name })
+	}
 	if i < 0 {
 		return Result{}, false
 	}
