@@ -1,10 +1,12 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -248,7 +250,8 @@ func (r *Relay) sinkIsAway(now time.Time) bool {
 	return now.Sub(r.awaySince) >= r.cfg.Lease/3
 }
 
-// held returns the lanes, those that ended removed.
+// held returns the lanes in their order, those that ended removed. Which lanes
+// are too many is then the same until they have ended.
 func (r *Relay) held() []*lane {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -261,6 +264,7 @@ func (r *Relay) held() []*lane {
 			held = append(held, l)
 		}
 	}
+	slices.SortFunc(held, func(a, b *lane) int { return cmp.Compare(a.hold.lane, b.hold.lane) })
 	return held
 }
 
