@@ -4,6 +4,7 @@
 //	make bench                      all benchmarks, for people
 //	make bench ARGS="-quick"        three short runs each
 //	make bench ARGS="-only inbox -json"
+//	make bench ARGS="-picture FILE"  draws the inbox and the relay as well, as SVG
 //
 // The variants of a benchmark run in turn, again and again, each run in a new
 // database or stream and after a checkpoint; the first place changes from
@@ -65,6 +66,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if opt.json {
 		out = &jsonLines{w: stdout, err: stderr, machine: m}
 	}
+	var ran []benchResults
 	for _, b := range all {
 		if !opt.runs(b.Name) {
 			continue
@@ -79,15 +81,20 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		if err := out.bench(b, results); err != nil {
 			return err
 		}
+		ran = append(ran, benchResults{b, results})
 	}
-	return out.end()
+	if err := out.end(); err != nil || opt.picture == "" {
+		return err
+	}
+	return pictureFile(opt.picture, ran)
 }
 
 // options are the command line.
 type options struct {
-	json  bool
-	only  []string // empty: all
-	scale scale
+	json    bool
+	only    []string // empty: all
+	picture string   // a file; empty: none
+	scale   scale
 }
 
 func (o options) runs(bench string) bool {
@@ -100,6 +107,7 @@ func parseOptions(args []string, all []Bench, stderr io.Writer) (options, error)
 	flags.SetOutput(stderr)
 	flags.BoolVar(&opt.json, "json", false, "print a JSON object per comparison on standard output, and the machine on standard error")
 	only := flags.String("only", "", "run these benchmarks only, separated by commas: "+strings.Join(names(all), ","))
+	flags.StringVar(&opt.picture, "picture", "", "write bars of inbox and relay to this `file`, as SVG")
 	quick := flags.Bool("quick", false, "three short runs in place of five, at 32 and 128 in flight only")
 	if err := flags.Parse(args); err != nil {
 		return opt, err

@@ -2,12 +2,10 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 )
 
 // record is one line of -json: a variant compared with another, or alone if it
@@ -105,24 +103,39 @@ func (o *table) sample(b Bench, v Variant, round, rounds int, s Sample) {
 }
 
 func (o *table) bench(b Bench, results []Result) error {
-	var rows strings.Builder
-	fmt.Fprintln(&rows, "variant\tin flight\tper second\tmin\tmax\tp50 ms\tp99 ms\tWAL B/op\truns\tratio\t")
+	rows := [][]string{{"variant", "in flight", "per second", "min", "max", "p50 ms", "p99 ms", "WAL B/op", "runs", "ratio"}}
 	for _, r := range results {
 		list, err := b.records(r, results)
 		if err != nil {
 			return err
 		}
 		rec := list[0]
-		fmt.Fprintf(&rows, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t\n", rec.Variant, count(rec.InFlight),
-			number(&rec.PerSecond), number(&rec.Min), number(&rec.Max), number(rec.P50), number(rec.P99), number(rec.WAL),
-			rec.Runs, ratios(r.Variant, list))
+		rows = append(rows, []string{rec.Variant, count(rec.InFlight), number(&rec.PerSecond), number(&rec.Min), number(&rec.Max),
+			number(rec.P50), number(rec.P99), number(rec.WAL), fmt.Sprint(rec.Runs), ratios(r.Variant, list)})
 	}
-	if _, err := fmt.Fprintf(o.w, "\n%s: %s\n\n", b.Name, b.Task); err != nil {
-		return err
+	_, err := fmt.Fprintf(o.w, "\n%s: %s\n\n%s", b.Name, b.Task, aligned(rows))
+	return err
+}
+
+// aligned sets rows of as many cells each: text to the left in the first and
+// the last column, figures to the right in those between.
+func aligned(rows [][]string) string {
+	widths := make([]int, len(rows[0]))
+	for _, row := range rows {
+		for i, cell := range row {
+			widths[i] = max(widths[i], len(cell))
+		}
 	}
-	tw := tabwriter.NewWriter(o.w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	_, err := io.WriteString(tw, rows.String())
-	return errors.Join(err, tw.Flush())
+	last := len(widths) - 1
+	var text strings.Builder
+	for _, row := range rows {
+		fmt.Fprintf(&text, "%-*s", widths[0], row[0])
+		for i, cell := range row[1:last] {
+			fmt.Fprintf(&text, "  %*s", widths[i+1], cell)
+		}
+		fmt.Fprintf(&text, "  %s\n", row[last])
+	}
+	return text.String()
 }
 
 func (o *table) end() error {
