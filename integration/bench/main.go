@@ -128,6 +128,9 @@ func parseOptions(args []string, all []Bench, stderr io.Writer) (options, error)
 		}
 		opt.only = append(opt.only, name)
 	}
+	if opt.picture != "" && !slices.ContainsFunc(panels, func(p panel) bool { return opt.runs(p.bench) }) {
+		return opt, errors.New("-picture shows inbox and relay: have one of them in -only")
+	}
 	return opt, nil
 }
 

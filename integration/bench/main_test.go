@@ -89,6 +89,11 @@ func TestOptions(t *testing.T) {
 
 	_, err = parse("-only", "inbox,outbox")
 	require.EqualError(t, err, `-only: no benchmark "outbox"; there are inbox, relay, latency`)
+	opt, err = parse("-picture", "x.svg", "-only", "latency,relay")
+	require.NoError(t, err)
+	require.Equal(t, "x.svg", opt.picture)
+	_, err = parse("-picture", "x.svg", "-only", "latency")
+	require.EqualError(t, err, "-picture shows inbox and relay: have one of them in -only")
 	_, err = parse("inbox")
 	require.ErrorContains(t, err, `argument "inbox"`)
 	_, err = parse("-fast")

@@ -28,12 +28,14 @@ type benchResults struct {
 	results []Result
 }
 
-// panels are what a picture shows, from top to bottom: a benchmark without
-// some of its variants.
-var panels = []struct {
+// panel is a benchmark in a picture, without some of its variants.
+type panel struct {
 	bench, title string
 	without      []string
-}{
+}
+
+// panels are what a picture shows, from top to bottom.
+var panels = []panel{
 	{"inbox", "Inbox: messages handled per second", []string{"pgx-minimal"}},
 	{"relay", "Relay: messages sent per second", []string{"oncemill-1-keyed", "oncemill-1-hotkey"}},
 }
