@@ -61,10 +61,7 @@ func (e *Env) database(ctx context.Context, connections int, fn func(url string,
 		return err
 	}
 	defer func() { err = firstError(err, db.Close(context.WithoutCancel(ctx))) }()
-	pool, err := testbed.NewPool(ctx, db.URL, func(cfg *pgxpool.Config) {
-		cfg.MaxConns = int32(connections) // Constants of this package.
-		cfg.MinConns = cfg.MaxConns
-	})
+	pool, err := newPool(ctx, db.URL, connections)
 	if err != nil {
 		return err
 	}
@@ -73,6 +70,14 @@ func (e *Env) database(ctx context.Context, connections int, fn func(url string,
 		return err
 	}
 	return fn(db.URL, pool)
+}
+
+// newPool returns a pool of that many connections.
+func newPool(ctx context.Context, url string, connections int) (*pgxpool.Pool, error) {
+	return testbed.NewPool(ctx, url, func(cfg *pgxpool.Config) {
+		cfg.MaxConns = int32(connections) // Constants of this package.
+		cfg.MinConns = cfg.MaxConns
+	})
 }
 
 // stream calls fn with a new stream on file storage, and deletes it.

@@ -44,14 +44,20 @@ func feed(ctx context.Context, inFlight int, d time.Duration, h message.HandlerF
 // busy machine makes a few wait for locks, nothing makes one wait for ever.
 const maxDeliveries = 10
 
-// deliver hands over one message, again if it goes back, and acks it.
-func deliver(ctx context.Context, h message.HandlerFunc, msg *message.Message) (time.Duration, error) {
+// deliver hands over one message, again if it goes back or is one that fails
+// once, and acks it.
+func deliver(ctx context.Context, h message.HandlerFunc, first *message.Message) (time.Duration, error) {
 	start := time.Now()
 	for range maxDeliveries {
-		msg := msg.Copy()
+		msg := first.Copy()
 		msg.SetContext(ctx)
 		produced, err := h(msg)
+		fails := msg.Metadata[failsOnce] != ""
+		if fails {
+			delete(first.Metadata, failsOnce)
+		}
 		switch {
+		case err != nil && fails:
 		case err != nil:
 			return 0, fmt.Errorf("the handler failed: %w", err)
 		case len(produced) > 0:

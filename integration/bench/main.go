@@ -31,10 +31,11 @@ import (
 
 // benches are all benchmarks, in the order in which they run.
 func benches() []Bench {
-	return []Bench{inboxBench(), duplicatesBench(), relayBench(), latencyBench()}
+	return []Bench{inboxBench(), processesBench(), failingBench(), delayBench(), duplicatesBench(), relayBench(), latencyBench()}
 }
 
 func main() {
+	testbed.Role(processRole, runProcess)
 	testbed.Init()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)

@@ -15,7 +15,10 @@ import (
 	"github.com/oncemill/oncemill/integration/testbed"
 )
 
-func TestMain(m *testing.M) { testbed.Main(m) }
+func TestMain(m *testing.M) {
+	testbed.Role(processRole, runProcess)
+	testbed.Main(m)
+}
 
 // tiny lets every variant do its work, without a figure worth reading.
 var tiny = scale{Rounds: 1, WarmUp: 20 * time.Millisecond, Duration: 100 * time.Millisecond, Rows: 700}

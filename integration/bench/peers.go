@@ -27,9 +27,9 @@ const peersInFlight = 8
 func peers() []Variant {
 	against := []Baseline{{"pgx-message", 0}}
 	return []Variant{
-		{Name: "watermill-deduplicator", InFlight: peersInFlight, Run: inboxRun(peersInFlight, 0, watermillDeduplicator), Against: against},
-		{Name: "river", InFlight: 128, Run: inboxRun(128, 0, riverPeer), Against: against},
-		{Name: "dbos", InFlight: peersInFlight, Run: inboxRun(peersInFlight, 0, dbosPeer), Against: against},
+		{Name: "watermill-deduplicator", InFlight: peersInFlight, Run: inboxTask{on: watermillDeduplicator, inFlight: peersInFlight}.run, Against: against},
+		{Name: "river", InFlight: 128, Run: inboxTask{on: riverPeer, inFlight: 128}.run, Against: against},
+		{Name: "dbos", InFlight: peersInFlight, Run: inboxTask{on: dbosPeer, inFlight: peersInFlight}.run, Against: against},
 	}
 }
 
