@@ -11,7 +11,7 @@ MODULES := $(patsubst %/go.mod,%,$(sort $(shell find . -name go.mod \
 LINT := $(GO) tool -modfile=$(CURDIR)/tools/go.mod golangci-lint
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint bench fuzz fmt clean cc postgres pgbouncer
+.PHONY: help demo test test-all lint bench soak fuzz fmt clean cc postgres pgbouncer
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -41,6 +41,9 @@ lint: ## run golangci-lint over every module (the first run builds it)
 
 bench: postgres ## run the benchmarks; flags in ARGS="..."
 	cd integration/bench && $(GO) run . $(ARGS)
+
+soak: postgres ## look for doubled and lost effects under faults; flags in ARGS="..."
+	$(GO) run ./integration/soak $(ARGS)
 
 fuzz: postgres ## run each fuzz target for FUZZTIME (60s)
 	@GO='$(GO)' sh scripts/fuzz.sh $(FUZZTIME)
