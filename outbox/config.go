@@ -42,6 +42,12 @@ type RelayConfig struct {
 	// Backoff is the delay after the first rejection; it doubles up to
 	// MaxBackoff. Each is jittered by a fifth. 0 means 1 s and 5 min.
 	Backoff, MaxBackoff time.Duration
+	// DeleteSent deletes messages as soon as they are confirmed, in place of
+	// keeping them until a Purger does. Republish then finds nothing to send
+	// again: only for sinks that confirm what is on disk (JetStream with
+	// sync_interval: always, or replicas on machines that fail one by one).
+	// All relays of an outbox should agree. Default: keep them.
+	DeleteSent bool
 	// StopWait bounds the wait for answers that are under way when the relay
 	// stops. 0 means 2 s.
 	StopWait time.Duration

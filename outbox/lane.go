@@ -68,7 +68,7 @@ func newLane(r *Relay, h hold, until time.Time, drain bool) *lane {
 	l := &lane{
 		relay: r, hold: h, leases: r.leases, win: newWindow(), drain: drain,
 		reader:   reader{db: r.lanesDB, sql: r.sql, lane: h.lane},
-		marker:   marker{db: r.lanesDB, sql: r.sql, hold: h},
+		marker:   marker{db: r.lanesDB, sql: r.sql, hold: h, delete: r.cfg.DeleteSent},
 		bell:     make(chan struct{}, 1),
 		finished: make(chan struct{}),
 		answers:  answers{bell: make(chan struct{}, 1)},

@@ -36,17 +36,22 @@ func (m *marks) size() int { return len(m.sent) + len(m.failed) }
 
 // marker writes outcomes of one lane.
 type marker struct {
-	db   pg.DB
-	sql  *statements
-	hold hold
+	db     pg.DB
+	sql    *statements
+	hold   hold
+	delete bool // messages that were sent
 }
 
 // write records the marks and removes from m what it recorded. It returns
 // errLost when failures were not recorded since the fence is not ours.
 func (mk *marker) write(ctx context.Context, m *marks) (done marks, err error) {
+	markSent := mk.sql.markSent
+	if mk.delete {
+		markSent = mk.sql.deleteSent
+	}
 	for len(m.sent) > 0 {
 		round, ids, others := sameRound(m.sent)
-		deleted, err := mk.db.Exec(ctx, mk.sql.markSent, mk.hold.lane, ids, round)
+		deleted, err := mk.db.Exec(ctx, markSent, mk.hold.lane, ids, round)
 		if err != nil {
 			return done, fmt.Errorf("outbox: mark sent rows of lane %d: %w", mk.hold.lane, err)
 		}

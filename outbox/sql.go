@@ -155,6 +155,17 @@ WHERE lane = $1::smallint AND round = $3::int AND ctid = ANY(ARRAY(
 		CROSS JOIN LATERAL (SELECT ctid AS at FROM {{schema}}.outbox_queue WHERE lane = $1::smallint AND id = sent.id OFFSET 0) q))
 	AND (SELECT set_config('synchronous_commit', 'off', true)) = 'off'`
 
+// deleteSentSQL is markSentSQL that deletes the messages as well, those whose
+// queue rows went. It says how many, as markSentSQL does. Index:
+// outbox_queue_pkey, outbox_pkey.
+const deleteSentSQL = `
+WITH marked AS (` + markSentSQL + `
+	RETURNING id
+)
+DELETE FROM {{schema}}.outbox WHERE ctid = ANY(ARRAY(
+	SELECT o.at FROM marked
+	CROSS JOIN LATERAL (SELECT ctid AS at FROM {{schema}}.outbox WHERE id = marked.id OFFSET 0) o))`
+
 // markFailedSQL records failures, only while the lane's fence is ours: the
 // share lock on the lane row makes a taker wait. It returns 1 if it was.
 const markFailedSQL = `
@@ -348,6 +359,7 @@ SELECT (SELECT seen_at FROM page), (SELECT count(*) FROM gone)`
 // statements are the constants above for one schema.
 type statements struct {
 	write, writeOne, boot, readByID, readByXID, adopt, markSent, markFailed string
+	deleteSent                                                              string
 	beat, leave, acquire, renew, release, storeMaxPayload                   string
 	lockQueue, queueEmpty, setLanes, redrive, skip, failing                 string
 	backlog, republishStart, republish, look, purge                         string
@@ -356,7 +368,7 @@ type statements struct {
 func expand(name schema.Name) statements {
 	return statements{
 		write: name.Expand(writeSQL), writeOne: name.Expand(writeOneSQL), boot: name.Expand(bootSQL), readByID: name.Expand(readByIDSQL), readByXID: name.Expand(readByXIDSQL),
-		adopt: name.Expand(adoptSQL), markSent: name.Expand(markSentSQL), markFailed: name.Expand(markFailedSQL),
+		adopt: name.Expand(adoptSQL), markSent: name.Expand(markSentSQL), deleteSent: name.Expand(deleteSentSQL), markFailed: name.Expand(markFailedSQL),
 		beat: name.Expand(beatSQL), leave: name.Expand(leaveSQL), acquire: name.Expand(acquireSQL),
 		renew: name.Expand(renewSQL), release: name.Expand(releaseSQL), storeMaxPayload: name.Expand(storeMaxPayloadSQL),
 		lockQueue: name.Expand(lockQueueSQL), queueEmpty: name.Expand(queueEmptySQL), setLanes: name.Expand(setLanesSQL),
