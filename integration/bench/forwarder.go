@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	wmnats "github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
 	watermillsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
 	"github.com/ThreeDotsLabs/watermill/components/forwarder"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -14,19 +15,30 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	_ "github.com/jackc/pgx/v5/stdlib" // database/sql driver "pgx"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/oncemill/oncemill/integration/testbed"
-	"github.com/oncemill/oncemill/outbox"
 )
 
-const forwarderTopic = "forwarder"
+const (
+	forwarderTopic = "forwarder"
+	// forwarderPart is the part of a relay's rows that a forwarder drains.
+	forwarderPart = 5
+)
 
-// withForwarder calls fn with Watermill's forwarder over watermill-sql, as the
-// documentation of both sets it up (default schema, offsets, batch of 100,
-// poll of 1 s), on a new database and stream. start starts the forwarder and
+// forwarderConfig is how a forwarder reads. The zero value is what the
+// documentation sets up: default schema, batch of 100, poll of 1 s.
+type forwarderConfig struct {
+	batch int
+	poll  time.Duration
+}
+
+// tunedForwarder reads more at a time, and waits hardly at all.
+var tunedForwarder = forwarderConfig{batch: 1000, poll: 5 * time.Millisecond}
+
+// withForwarder calls fn with Watermill's forwarder from watermill-sql to
+// watermill-nats, on a new database and stream. start starts the forwarder and
 // returns when it subscribes.
-func withForwarder(ctx context.Context, env *Env, fn func(db *sql.DB, pool *pgxpool.Pool, st *testbed.Stream, start func() error) error) error {
+func withForwarder(ctx context.Context, env *Env, cfg forwarderConfig, fn func(db *sql.DB, pool *pgxpool.Pool, st *testbed.Stream, start func() error) error) error {
 	return env.database(ctx, 2, func(url string, pool *pgxpool.Pool) error {
 		return env.stream(ctx, func(st *testbed.Stream) error {
 			db, err := sql.Open("pgx", url)
@@ -35,8 +47,9 @@ func withForwarder(ctx context.Context, env *Env, fn func(db *sql.DB, pool *pgxp
 			}
 			defer db.Close()
 			sub, err := watermillsql.NewSubscriber(db, watermillsql.SubscriberConfig{
-				SchemaAdapter:    watermillsql.DefaultPostgreSQLSchema{},
+				SchemaAdapter:    watermillsql.DefaultPostgreSQLSchema{SubscribeBatchSize: cfg.batch},
 				OffsetsAdapter:   watermillsql.DefaultPostgreSQLOffsetsAdapter{},
+				PollInterval:     cfg.poll,
 				InitializeSchema: true,
 			}, watermill.NopLogger{})
 			if err != nil {
@@ -45,8 +58,11 @@ func withForwarder(ctx context.Context, env *Env, fn func(db *sql.DB, pool *pgxp
 			if err := sub.SubscribeInitialize(forwarderTopic); err != nil {
 				return err
 			}
-			f, err := forwarder.NewForwarder(sub, jetStreamPublisher{ctx, st.JS}, watermill.NopLogger{},
-				forwarder.Config{ForwarderTopic: forwarderTopic})
+			pub, err := watermillNATSPublisher(env)
+			if err != nil {
+				return err
+			}
+			f, err := forwarder.NewForwarder(sub, pub, watermill.NopLogger{}, forwarder.Config{ForwarderTopic: forwarderTopic})
 			if err != nil {
 				return err
 			}
@@ -71,24 +87,13 @@ func withForwarder(ctx context.Context, env *Env, fn func(db *sql.DB, pool *pgxp
 	})
 }
 
-// jetStreamPublisher is the forwarder's way out: one confirmed publish for each
-// message, which is what its contract asks for.
-type jetStreamPublisher struct {
-	ctx context.Context
-	js  jetstream.JetStream
+// watermillNATSPublisher waits for JetStream's confirmation of each message,
+// and has the broker drop copies.
+func watermillNATSPublisher(env *Env) (message.Publisher, error) {
+	return wmnats.NewPublisher(wmnats.PublisherConfig{
+		URL: env.NATS.URL(), JetStream: wmnats.JetStreamConfig{TrackMsgId: true},
+	}, watermill.NopLogger{})
 }
-
-func (p jetStreamPublisher) Publish(topic string, msgs ...*message.Message) error {
-	for _, msg := range msgs {
-		out := &nats.Msg{Subject: topic, Header: nats.Header{outbox.HeaderBrokerID: {msg.UUID}}, Data: msg.Payload}
-		if _, err := p.js.PublishMsg(p.ctx, out); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (p jetStreamPublisher) Close() error { return nil }
 
 // enveloped returns a publisher that writes for the forwarder.
 func enveloped(db watermillsql.ContextExecutor) (message.Publisher, error) {
@@ -99,35 +104,38 @@ func enveloped(db watermillsql.ContextExecutor) (message.Publisher, error) {
 	return forwarder.NewPublisher(pub, forwarder.PublisherConfig{ForwarderTopic: forwarderTopic}), nil
 }
 
-// forwarderDrain is one forwarder. A plain subscriber counts.
-func forwarderDrain(ctx context.Context, env *Env) (s Sample, err error) {
-	rows := env.Scale.Rows
-	err = withForwarder(ctx, env, func(db *sql.DB, pool *pgxpool.Pool, st *testbed.Stream, start func() error) error {
-		if err := writeForwarder(db, st.Subject("new"), rows); err != nil {
-			return err
-		}
-		all, err := countArrivals(st, rows)
-		if err != nil {
-			return err
-		}
-		if err := checkpoint(ctx, pool); err != nil {
-			return err
-		}
-		s, err = measured(ctx, pool, func() (Sample, error) {
-			began := time.Now()
-			if err := start(); err != nil {
-				return Sample{}, err
+// forwarderDrain is one forwarder. A plain subscriber counts. It drains a part
+// of what the others drain: its rate does not depend on it.
+func forwarderDrain(cfg forwarderConfig) func(context.Context, *Env) (Sample, error) {
+	return func(ctx context.Context, env *Env) (s Sample, err error) {
+		rows := max(env.Scale.Rows/forwarderPart, 1)
+		err = withForwarder(ctx, env, cfg, func(db *sql.DB, pool *pgxpool.Pool, st *testbed.Stream, start func() error) error {
+			if err := writeForwarder(db, st.Subject("new"), rows); err != nil {
+				return err
 			}
-			select {
-			case <-all:
-			case <-ctx.Done():
-				return Sample{}, ctx.Err()
+			all, err := countArrivals(st, rows)
+			if err != nil {
+				return err
 			}
-			return Sample{Ops: rows, Elapsed: time.Since(began)}, nil
+			if err := checkpoint(ctx, pool); err != nil {
+				return err
+			}
+			s, err = measured(ctx, pool, func() (Sample, error) {
+				began := time.Now()
+				if err := start(); err != nil {
+					return Sample{}, err
+				}
+				select {
+				case <-all:
+				case <-ctx.Done():
+					return Sample{}, ctx.Err()
+				}
+				return Sample{Ops: rows, Elapsed: time.Since(began)}, nil
+			})
+			return err
 		})
-		return err
-	})
-	return s, err
+		return s, err
+	}
 }
 
 func writeForwarder(db *sql.DB, topic string, n int) error {

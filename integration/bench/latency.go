@@ -51,7 +51,7 @@ func oncemillLatency(ctx context.Context, env *Env) (s Sample, err error) {
 			if err != nil {
 				return err
 			}
-			relay, err := newRelay(pool, st, box)
+			relay, err := newRelay(pool, st, outbox.RelayConfig{Outbox: box})
 			if err != nil {
 				return err
 			}
@@ -71,7 +71,7 @@ func oncemillLatency(ctx context.Context, env *Env) (s Sample, err error) {
 
 // forwarderLatency is Watermill's forwarder, which polls.
 func forwarderLatency(ctx context.Context, env *Env) (s Sample, err error) {
-	err = withForwarder(ctx, env, func(db *sql.DB, pool *pgxpool.Pool, st *testbed.Stream, start func() error) error {
+	err = withForwarder(ctx, env, forwarderConfig{}, func(db *sql.DB, pool *pgxpool.Pool, st *testbed.Stream, start func() error) error {
 		if err := start(); err != nil {
 			return err
 		}

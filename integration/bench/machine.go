@@ -29,7 +29,8 @@ func (m machine) String() string {
 
 // peerModules are those whose versions matter to the figures.
 var peerModules = []string{
-	"github.com/ThreeDotsLabs/watermill", "github.com/ThreeDotsLabs/watermill-sql/v3", "github.com/riverqueue/river",
+	"github.com/ThreeDotsLabs/watermill", "github.com/ThreeDotsLabs/watermill-sql/v3",
+	"github.com/ThreeDotsLabs/watermill-nats/v2", "github.com/riverqueue/river",
 	"github.com/dbos-inc/dbos-transact-golang", "github.com/jackc/pgx/v5", "github.com/nats-io/nats.go",
 }
 

@@ -37,7 +37,7 @@ type panel struct {
 // panels are what a picture shows, from top to bottom.
 var panels = []panel{
 	{"inbox", "Inbox: messages handled per second", []string{"pgx-minimal"}},
-	{"relay", "Relay: messages sent per second", []string{"oncemill-1-keyed", "oncemill-1-hotkey"}},
+	{"relay", "Relay: messages sent per second", []string{"oncemill-1-keyed", "oncemill-1-hotkey", "oncemill-1-delete", "oncemill-1-oldsnapshot"}},
 }
 
 // The colours stand out from a white and from a dark page alike.

@@ -43,12 +43,16 @@ func relayBench() Bench {
 		Task: "drain 50,000 messages of 256 bytes, just written, to a JetStream stream on disk",
 		Variants: []Variant{
 			{Name: "raw-publish", InFlight: relayInFlight, Run: rawPublish},
-			{Name: "forwarder", InFlight: 1, Run: forwarderDrain},
-			{Name: "oncemill-1", InFlight: relayInFlight, Run: oncemillDrain(noKey),
+			{Name: "forwarder", InFlight: 1, Run: forwarderDrain(forwarderConfig{}), Against: []Baseline{raw}},
+			{Name: "forwarder-tuned", InFlight: 1, Run: forwarderDrain(tunedForwarder), Against: []Baseline{raw}},
+			{Name: "oncemill-1", InFlight: relayInFlight, Run: drain{key: noKey}.run,
 				Against: []Baseline{must(raw, 0.4), {Variant: "forwarder", Must: 25}}},
 			{Name: "oncemill-3", InFlight: relayInFlight, Run: oncemillTogether, Against: []Baseline{raw, one}},
-			{Name: "oncemill-1-keyed", InFlight: relayInFlight, Run: oncemillDrain(oneOfKeys), Against: []Baseline{raw, must(one, 0.7)}},
-			{Name: "oncemill-1-hotkey", InFlight: relayInFlight, Run: oncemillDrain(hotKey), Against: []Baseline{raw, one}},
+			{Name: "oncemill-1-keyed", InFlight: relayInFlight, Run: drain{key: oneOfKeys}.run, Against: []Baseline{raw, must(one, 0.7)}},
+			{Name: "oncemill-1-hotkey", InFlight: relayInFlight, Run: drain{key: hotKey}.run, Against: []Baseline{raw, one}},
+			{Name: "oncemill-1-delete", InFlight: relayInFlight, Run: drain{key: noKey, deleteSent: true}.run, Against: []Baseline{must(raw, 0.45), one}},
+			{Name: "oncemill-1-oldsnapshot", InFlight: relayInFlight, Run: drain{key: noKey, oldSnapshot: true}.run,
+				Against: []Baseline{raw, must(one, 0.8)}},
 		},
 	}
 }
@@ -91,34 +95,56 @@ func rawPublish(ctx context.Context, env *Env) (s Sample, err error) {
 	return s, err
 }
 
-// oncemillDrain is one relay; the rows are kept.
-func oncemillDrain(key orderingKey) func(context.Context, *Env) (Sample, error) {
-	return func(ctx context.Context, env *Env) (s Sample, err error) {
-		err = env.database(ctx, relayConnections, func(_ string, pool *pgxpool.Pool) error {
-			return env.stream(ctx, func(st *testbed.Stream) error {
-				if err := writeOutbox(ctx, pool, st.Subject("new"), env.Scale.Rows, key); err != nil {
-					return err
-				}
-				relay, err := newRelay(pool, st, nil)
+// drain is one relay.
+type drain struct {
+	key         orderingKey
+	deleteSent  bool // else the rows are kept
+	oldSnapshot bool // another transaction sees the time before the rows
+}
+
+func (d drain) run(ctx context.Context, env *Env) (s Sample, err error) {
+	err = env.database(ctx, relayConnections+1, func(_ string, pool *pgxpool.Pool) error {
+		return env.stream(ctx, func(st *testbed.Stream) error {
+			if d.oldSnapshot {
+				tx, err := holdSnapshot(ctx, pool)
 				if err != nil {
 					return err
 				}
-				if err := checkpoint(ctx, pool); err != nil {
-					return err
-				}
-				s, err = measured(ctx, pool, func() (Sample, error) {
-					start := time.Now()
-					err := relay.RunOnce(ctx)
-					return Sample{Ops: env.Scale.Rows, Elapsed: time.Since(start)}, err
-				})
-				if err != nil {
-					return err
-				}
-				return arrived(ctx, st, env.Scale.Rows)
+				defer tx.Rollback(context.WithoutCancel(ctx))
+			}
+			if err := writeOutbox(ctx, pool, st.Subject("new"), env.Scale.Rows, d.key); err != nil {
+				return err
+			}
+			relay, err := newRelay(pool, st, outbox.RelayConfig{DeleteSent: d.deleteSent})
+			if err != nil {
+				return err
+			}
+			if err := checkpoint(ctx, pool); err != nil {
+				return err
+			}
+			s, err = measured(ctx, pool, func() (Sample, error) {
+				start := time.Now()
+				err := relay.RunOnce(ctx)
+				return Sample{Ops: env.Scale.Rows, Elapsed: time.Since(start)}, err
 			})
+			if err != nil {
+				return err
+			}
+			return arrived(ctx, st, env.Scale.Rows)
 		})
-		return s, err
+	})
+	return s, err
+}
+
+// holdSnapshot begins a transaction that keeps dead rows from being cleared
+// away, as a long report does.
+func holdSnapshot(ctx context.Context, pool *pgxpool.Pool) (pgx.Tx, error) {
+	tx, err := pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	if err != nil {
+		return nil, err
 	}
+	_, err = tx.Exec(ctx, `SELECT count(*) FROM oncemill.outbox_queue`)
+	return tx, err
 }
 
 const (
@@ -145,7 +171,7 @@ func oncemillTogether(ctx context.Context, env *Env) (s Sample, err error) {
 			}
 			relays := make([]*outbox.Relay, relaysTogether)
 			for i := range relays {
-				if relays[i], err = newRelay(pool, st, box); err != nil {
+				if relays[i], err = newRelay(pool, st, outbox.RelayConfig{Outbox: box}); err != nil {
 					return err
 				}
 				defer background(ctx, relays[i].Run)()
@@ -221,13 +247,14 @@ func await(ctx context.Context, bound time.Duration, done func() (bool, error)) 
 	}
 }
 
-// newRelay returns a relay with its defaults; box may be nil.
-func newRelay(pool *pgxpool.Pool, st *testbed.Stream, box *outbox.Outbox) (*outbox.Relay, error) {
-	sink, err := outbox.JetStream(st.Conn, outbox.JetStreamConfig{})
-	if err != nil {
+// newRelay returns a relay to the stream with what cfg says.
+func newRelay(pool *pgxpool.Pool, st *testbed.Stream, cfg outbox.RelayConfig) (*outbox.Relay, error) {
+	var err error
+	if cfg.Sink, err = outbox.JetStream(st.Conn, outbox.JetStreamConfig{}); err != nil {
 		return nil, err
 	}
-	return outbox.NewRelay(pool, outbox.RelayConfig{Outbox: box, Sink: sink, Logger: slog.New(slog.DiscardHandler)})
+	cfg.Logger = slog.New(slog.DiscardHandler)
+	return outbox.NewRelay(pool, cfg)
 }
 
 // writeOutbox writes n messages in transactions of loadBatch.
