@@ -28,6 +28,7 @@ func peers() []Variant {
 	against := []Baseline{{"pgx-message", 0}}
 	return []Variant{
 		{Name: "watermill-deduplicator", InFlight: peersInFlight, Run: inboxTask{on: watermillDeduplicator, inFlight: peersInFlight}.run, Against: against},
+		{Name: "watermill-sql-v3", InFlight: 128, Run: inboxTask{on: watermillSQL, inFlight: 128}.run, Against: against},
 		{Name: "river", InFlight: 128, Run: inboxTask{on: riverPeer, inFlight: 128}.run, Against: against},
 		{Name: "dbos", InFlight: peersInFlight, Run: inboxTask{on: dbosPeer, inFlight: peersInFlight}.run, Against: against},
 	}
