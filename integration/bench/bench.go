@@ -33,6 +33,9 @@ type Variant struct {
 	Name string
 	// Against are the variants that it is compared with; none for a baseline.
 	Against []Baseline
+	// Own is what a run compares itself with, for those whose samples have a
+	// Ratio: a name for people, which is no variant.
+	Own Baseline
 	// InFlight is how many operations are under way at the same time; 0 where
 	// their pace is given.
 	InFlight int
@@ -59,6 +62,8 @@ type Sample struct {
 	// WAL is how many bytes of PostgreSQL's log were written meanwhile; 0 if
 	// the database had no part in it.
 	WAL int64
+	// Ratio is that of two measurements within the run; 0 if there is one only.
+	Ratio float64
 }
 
 func (s Sample) perSecond() float64 { return float64(s.Ops) / s.Elapsed.Seconds() }
@@ -85,6 +90,7 @@ func (b Bench) short() Bench {
 
 // run runs the variants in turn, for as many rounds as the scale says.
 func (b Bench) run(ctx context.Context, env *Env, out output) ([]Result, error) {
+	defer env.dropKept(context.WithoutCancel(ctx))
 	results := make([]Result, len(b.Variants))
 	for i, v := range b.Variants {
 		results[i].Variant = v

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -19,13 +20,17 @@ type scale struct {
 	WarmUp, Duration time.Duration
 	// Rows are what a relay and the forwarder drain.
 	Rows int
+	// Shrink divides the rows that growth loads before.
+	Shrink int
+	// Idle is how long a relay that has nothing to do is watched.
+	Idle time.Duration
 	// Short leaves the long variants out.
 	Short bool
 }
 
 var (
-	fullScale  = scale{Rounds: 5, WarmUp: time.Second, Duration: 4 * time.Second, Rows: 50_000}
-	quickScale = scale{Rounds: 3, WarmUp: 500 * time.Millisecond, Duration: 1500 * time.Millisecond, Rows: 50_000, Short: true}
+	fullScale  = scale{Rounds: 5, WarmUp: time.Second, Duration: 4 * time.Second, Rows: 50_000, Shrink: 1, Idle: 30 * time.Second}
+	quickScale = scale{Rounds: 3, WarmUp: 500 * time.Millisecond, Duration: 1500 * time.Millisecond, Rows: 50_000, Shrink: 1, Idle: 10 * time.Second, Short: true}
 )
 
 // Env is what runs share.
@@ -33,6 +38,8 @@ type Env struct {
 	Scale    scale
 	Postgres *testbed.Postgres
 	NATS     *testbed.NATS
+
+	kept map[string]keptDatabase
 }
 
 // postgresSettings keep the server's own checkpoints out of the runs; fsync
@@ -56,20 +63,68 @@ func newEnv(ctx context.Context, s scale) (*Env, error) {
 // database calls fn with a pool of that many connections on a new database
 // with oncemill's schema, and drops it.
 func (e *Env) database(ctx context.Context, connections int, fn func(url string, pool *pgxpool.Pool) error) (err error) {
-	db, err := e.Postgres.OpenDB(ctx)
+	k, err := e.openKept(ctx, connections)
+	defer func() { err = firstError(err, k.close(context.WithoutCancel(ctx))) }()
 	if err != nil {
 		return err
 	}
-	defer func() { err = firstError(err, db.Close(context.WithoutCancel(ctx))) }()
-	pool, err := newPool(ctx, db.URL, connections)
+	return fn(k.db.URL, k.pool)
+}
+
+// keptDatabase is a database with oncemill's schema.
+type keptDatabase struct {
+	db   *testbed.DB
+	pool *pgxpool.Pool
+}
+
+// openKept makes one, which the caller closes, also after an error.
+func (e *Env) openKept(ctx context.Context, connections int) (k keptDatabase, err error) {
+	if k.db, err = e.Postgres.OpenDB(ctx); err != nil {
+		return k, err
+	}
+	if k.pool, err = newPool(ctx, k.db.URL, connections); err != nil {
+		return k, err
+	}
+	return k, oncemill.Migrate(ctx, k.pool, oncemill.MigrateConfig{})
+}
+
+func (k keptDatabase) close(ctx context.Context) error {
+	if k.pool != nil {
+		k.pool.Close()
+	}
+	if k.db == nil {
+		return nil
+	}
+	return k.db.Close(ctx)
+}
+
+// keep returns the pool of a database that fill filled once and that stays
+// until the benchmark ends.
+func (e *Env) keep(ctx context.Context, name string, connections int, fill func(*pgxpool.Pool) error) (*pgxpool.Pool, error) {
+	if k, ok := e.kept[name]; ok {
+		return k.pool, nil
+	}
+	k, err := e.openKept(ctx, connections)
+	if err == nil {
+		err = fill(k.pool)
+	}
 	if err != nil {
-		return err
+		return nil, errors.Join(err, k.close(context.WithoutCancel(ctx)))
 	}
-	defer pool.Close()
-	if err := oncemill.Migrate(ctx, pool, oncemill.MigrateConfig{}); err != nil {
-		return err
+	if e.kept == nil {
+		e.kept = map[string]keptDatabase{}
 	}
-	return fn(db.URL, pool)
+	e.kept[name] = k
+	return k.pool, nil
+}
+
+// dropKept drops what keep made. The servers are thrown away in the end: an
+// error here is no matter.
+func (e *Env) dropKept(ctx context.Context) {
+	for _, k := range e.kept {
+		_ = k.close(ctx)
+	}
+	e.kept = nil
 }
 
 // newPool returns a pool of that many connections.

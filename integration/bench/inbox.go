@@ -103,6 +103,8 @@ type inboxTask struct {
 	// duplicates is the percentage of deliveries that were handled before,
 	// failing that of fresh events whose first delivery fails.
 	duplicates, failing int
+	// random says that ids carry no time.
+	random bool
 	// away is the network between handler and database, one way.
 	away time.Duration
 }
@@ -149,7 +151,7 @@ func (t inboxTask) measure(ctx context.Context, s scale, pool, far *pgxpool.Pool
 	if err != nil {
 		return sample, err
 	}
-	src := source{failing: t.failing}
+	src := source{failing: t.failing, random: t.random}
 	if err := src.handled(ctx, t.duplicates, h); err != nil {
 		return sample, err
 	}

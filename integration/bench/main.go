@@ -31,7 +31,7 @@ import (
 
 // benches are all benchmarks, in the order in which they run.
 func benches() []Bench {
-	return []Bench{inboxBench(), processesBench(), failingBench(), delayBench(), streamBench(), duplicatesBench(), relayBench(), latencyBench()}
+	return []Bench{inboxBench(), processesBench(), failingBench(), delayBench(), streamBench(), duplicatesBench(), growthBench(), relayBench(), latencyBench()}
 }
 
 func main() {

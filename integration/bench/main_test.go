@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 }
 
 // tiny lets every variant do its work, without a figure worth reading.
-var tiny = scale{Rounds: 1, WarmUp: 20 * time.Millisecond, Duration: 100 * time.Millisecond, Rows: 700}
+var tiny = scale{Rounds: 1, WarmUp: 20 * time.Millisecond, Duration: 100 * time.Millisecond, Rows: 700, Shrink: 1000, Idle: 200 * time.Millisecond}
 
 func TestEveryVariantRuns(t *testing.T) {
 	env, err := newEnv(t.Context(), tiny)

@@ -39,6 +39,10 @@ func (b Bench) records(r Result, results []Result) ([]record, error) {
 		PerSecond: round3(median(rates)), Min: round3(slices.Min(rates)), Max: round3(slices.Max(rates)),
 		P50: known(r.latency(50)), P99: known(r.latency(99)), WAL: known(r.walPerOp()),
 	}
+	if r.Variant.Own.Variant != "" {
+		rec.Against, rec.Ratio = r.Variant.Own.Variant, known(median(r.over(func(s Sample) float64 { return s.Ratio })), true)
+		return []record{rec}, nil
+	}
 	if len(r.Variant.Against) == 0 {
 		return []record{rec}, nil
 	}
@@ -146,7 +150,11 @@ func (o *table) end() error {
 // ratios is what the last column says, such as "1.02 x pgx-message (must 0.95)".
 func ratios(v Variant, list []record) string {
 	var parts []string
-	for i, base := range v.Against {
+	compared := v.Against
+	if v.Own.Variant != "" {
+		compared = []Baseline{v.Own}
+	}
+	for i, base := range compared {
 		part := number(list[i].Ratio) + " x " + base.Variant
 		if base.Must > 0 {
 			part += fmt.Sprintf(" (must %g)", base.Must)

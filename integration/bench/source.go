@@ -20,6 +20,7 @@ type source struct {
 	known      []*message.Message // handled already; delivered again in turn
 	turn       atomic.Int64
 	fresh      atomic.Int64 // how many events there are
+	random     bool         // ids that carry no time
 }
 
 // knownEvents are more than are in flight, so that no delivery meets its own
@@ -60,6 +61,9 @@ func (s *source) next() *message.Message {
 	}
 	s.fresh.Add(1)
 	msg := newEvent()
+	if s.random {
+		msg = eventOf(uuid.NewString())
+	}
 	if rand.IntN(100) < s.failing {
 		msg.Metadata.Set(failsOnce, "true")
 	}
@@ -76,13 +80,15 @@ type event struct {
 	Note    string `json:"note"`
 }
 
-// newEvent returns a message with a fresh id and a payload of payloadSize.
-func newEvent() *message.Message {
+// newEvent returns an event with a fresh id that carries its time.
+func newEvent() *message.Message { return eventOf(uuid.Must(uuid.NewV7()).String()) }
+
+// eventOf returns an event with a payload of payloadSize.
+func eventOf(id string) *message.Message {
 	e := event{Account: rand.IntN(accounts), Amount: 1 + rand.Int64N(1000)} // Not a secret.
 	bare, _ := json.Marshal(e)
 	e.Note = strings.Repeat("x", payloadSize-len(bare))
 	payload, _ := json.Marshal(e) // a struct of ints and text always can be
-	id := uuid.Must(uuid.NewV7()).String()
 	msg := message.NewMessage(id, payload)
 	msg.Metadata.Set(eventID, id)
 	return msg
