@@ -46,6 +46,9 @@ type PurgeConfig struct {
 // not run again. Several Purgers may run at once; one Purger may not be
 // shared between goroutines.
 //
+// After each page it pauses for as long as that took, so that it takes no more
+// than half of one connection's time.
+//
 // Rows whose ids carry their time (UUIDv7, ULID) lie in its order, so that a
 // pass reads those that can be over, and with them the younger ones of
 // operations with a longer retention. The others lie in no order, and all must
@@ -153,6 +156,7 @@ func (p *Purger) purgeSpan(ctx context.Context, s span, operations []string, flo
 	for {
 		var last string
 		var seen, deleted int64
+		start := time.Now()
 		err := pg.QueryRow(ctx, p.db, p.inbox.sql.purgePage, []any{s.after, p.cfg.Page, operations, floors, s.last}, &last, &seen, &deleted)
 		if err != nil {
 			return fmt.Errorf("purge inbox: %w", err)
@@ -163,6 +167,23 @@ func (p *Purger) purgeSpan(ctx context.Context, s span, operations []string, flo
 			return nil
 		}
 		s.after = last
+		if err := rest(ctx, time.Since(start)); err != nil {
+			return err
+		}
+	}
+}
+
+// longestRest bounds the pause after a page that had to wait for something.
+const longestRest = 100 * time.Millisecond
+
+// rest leaves the database to others for as long as a page took: a purge is in
+// no hurry, and the busier the server, the longer its pages.
+func rest(ctx context.Context, took time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(min(took, longestRest)):
+		return nil
 	}
 }
 
