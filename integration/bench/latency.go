@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/oncemill/oncemill/integration/testbed"
 	"github.com/oncemill/oncemill/outbox"
@@ -33,11 +34,16 @@ const (
 func latencyBench() Bench {
 	return Bench{
 		Name:   "latency",
-		Task:   "from the end of COMMIT to a plain NATS subscriber, at 200 messages per second",
+		Task:   "from the end of COMMIT to a plain NATS subscriber, at 200 messages per second; oncemill-* as inbox, at 100 per second",
 		Better: ByLatency,
 		Variants: []Variant{
-			{Name: "forwarder", Run: forwarderLatency},
-			{Name: "oncemill-relay", Run: oncemillLatency, Against: []Baseline{{Variant: "forwarder"}}},
+			{Name: "forwarder", Run: forwarderLatency(forwarderConfig{})},
+			{Name: "forwarder-tuned", Run: forwarderLatency(tunedForwarder)},
+			{Name: "oncemill", Run: oncemillLatency, Against: []Baseline{{Variant: "forwarder"}, {Variant: "forwarder-tuned"}}},
+			{Name: "pgx-message", Run: handlingLatency(pgxMessage)},
+			{Name: "oncemill-handler", Run: handlingLatency(oncemillHandler), Against: []Baseline{{Variant: "pgx-message"}}},
+			{Name: "oncemill-grouped", Run: handlingLatency(oncemillGrouped), Against: []Baseline{{Variant: "oncemill-handler"}}},
+			{Name: "oncemill-queue", Run: handlingLatency(oncemillQueue), Against: []Baseline{{Variant: "oncemill-handler"}}},
 		},
 	}
 }
@@ -70,30 +76,97 @@ func oncemillLatency(ctx context.Context, env *Env) (s Sample, err error) {
 }
 
 // forwarderLatency is Watermill's forwarder, which polls.
-func forwarderLatency(ctx context.Context, env *Env) (s Sample, err error) {
-	err = withForwarder(ctx, env, forwarderConfig{}, func(db *sql.DB, pool *pgxpool.Pool, st *testbed.Stream, start func() error) error {
-		if err := start(); err != nil {
-			return err
-		}
-		s, err = paced(ctx, env, st, pool, func(ctx context.Context, msg *message.Message, committed func()) error {
-			tx, err := db.BeginTx(ctx, nil)
-			if err != nil {
+func forwarderLatency(cfg forwarderConfig) func(context.Context, *Env) (Sample, error) {
+	return func(ctx context.Context, env *Env) (s Sample, err error) {
+		err = withForwarder(ctx, env, cfg, func(db *sql.DB, pool *pgxpool.Pool, st *testbed.Stream, start func() error) error {
+			if err := start(); err != nil {
 				return err
 			}
-			defer tx.Rollback()
-			pub, err := enveloped(tx)
-			if err != nil {
-				return err
-			}
-			if err := pub.Publish(st.Subject("new"), msg); err != nil {
-				return err
-			}
-			err = tx.Commit()
-			committed()
+			s, err = paced(ctx, env, st, pool, func(ctx context.Context, msg *message.Message, committed func()) error {
+				return publishForwarded(ctx, db, st.Subject("new"), msg, committed)
+			})
 			return err
 		})
+		return s, err
+	}
+}
+
+func publishForwarded(ctx context.Context, db *sql.DB, topic string, msg *message.Message, committed func()) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
 		return err
-	})
+	}
+	defer tx.Rollback()
+	pub, err := enveloped(tx)
+	if err != nil {
+		return err
+	}
+	if err := pub.Publish(topic, msg); err != nil {
+		return err
+	}
+	err = tx.Commit()
+	committed()
+	return err
+}
+
+const (
+	// handlingPace is 100 messages per second, of which at most handlingInFlight
+	// at a time.
+	handlingPace     = 10 * time.Millisecond
+	handlingInFlight = 8
+	// handlingRuns is how many times the duration of other runs these take: a
+	// percentile wants some messages.
+	handlingRuns = 3
+)
+
+// handlingLatency measures a handler that has little to do.
+func handlingLatency(on handlerOn) func(context.Context, *Env) (Sample, error) {
+	return func(ctx context.Context, env *Env) (s Sample, err error) {
+		err = env.database(ctx, handlingInFlight+1, func(_ string, pool *pgxpool.Pool) error {
+			if err := makeInboxTables(ctx, pool); err != nil {
+				return err
+			}
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			h, err := on(ctx, pool)
+			if err != nil {
+				return err
+			}
+			var src source
+			if _, err := trickle(ctx, env.Scale.WarmUp, h, &src); err != nil {
+				return err
+			}
+			s, err = measured(ctx, pool, func() (Sample, error) { return trickle(ctx, handlingRuns*env.Scale.Duration, h, &src) })
+			if err != nil {
+				return err
+			}
+			return booked(ctx, pool, src.fresh.Load())
+		})
+		return s, err
+	}
+}
+
+// trickle delivers a message per handlingPace.
+func trickle(ctx context.Context, d time.Duration, h message.HandlerFunc, src *source) (s Sample, err error) {
+	tick := time.NewTicker(handlingPace)
+	defer tick.Stop()
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(handlingInFlight)
+	var mu sync.Mutex
+	start := time.Now()
+	for time.Since(start) < d {
+		<-tick.C
+		msg := src.next()
+		group.Go(func() error {
+			took, err := deliver(ctx, h, msg)
+			mu.Lock()
+			defer mu.Unlock()
+			s.Latencies = append(s.Latencies, took)
+			return err
+		})
+	}
+	err = group.Wait()
+	s.Ops, s.Elapsed = len(s.Latencies), time.Since(start)
 	return s, err
 }
 

@@ -22,6 +22,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -31,7 +32,14 @@ import (
 
 // benches are all benchmarks, in the order in which they run.
 func benches() []Bench {
-	return []Bench{inboxBench(), processesBench(), failingBench(), delayBench(), streamBench(), duplicatesBench(), growthBench(), relayBench(), latencyBench()}
+	list := []Bench{
+		inboxBench(), processesBench(), failingBench(), delayBench(), streamBench(),
+		duplicatesBench(), growthBench(), relayBench(), latencyBench(),
+	}
+	if runtime.GOOS == "linux" {
+		list = append(list, idleBench())
+	}
+	return list
 }
 
 func main() {

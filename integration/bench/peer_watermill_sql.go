@@ -11,7 +11,6 @@ import (
 	watermillsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/jackc/pgx/v5/stdlib"
 )
 
 const (
@@ -26,7 +25,14 @@ const (
 // once for each row, though not for each event. A message is done when its
 // handler acks; its batch commits soon after.
 func watermillSQL(ctx context.Context, pool *pgxpool.Pool) (message.HandlerFunc, error) {
-	db := stdlib.OpenDBFromPool(pool)
+	// The pool's connections have no search path, which its tables want.
+	db, err := sql.Open("pgx", pool.Config().ConnString())
+	if err != nil {
+		return nil, err
+	}
+	db.SetMaxOpenConns(inboxConnections)
+	db.SetMaxIdleConns(inboxConnections)
+	context.AfterFunc(ctx, func() { _ = db.Close() })
 	schema := watermillsql.DefaultPostgreSQLSchema{}
 	sub, err1 := watermillsql.NewSubscriber(db, watermillsql.SubscriberConfig{
 		SchemaAdapter: schema, OffsetsAdapter: watermillsql.DefaultPostgreSQLOffsetsAdapter{},
