@@ -243,15 +243,10 @@ func (s *stack) settled(durables ...string) {
 	}
 }
 
-// drained returns when the relays have nothing left to send. A connection that died with the database is
-// asked again.
+// drained returns when the relays have nothing left to send.
 func (s *stack) drained() {
 	s.Helper()
-	s.eventually("the outbox is drained", func() bool {
-		var n int
-		err := s.db.Pool.QueryRow(s.Context(), s.sql(`SELECT count(*) FROM oncemill.outbox_queue`)).Scan(&n)
-		return err == nil && n == 0
-	})
+	s.eventually("the outbox is drained", func() bool { return s.count(`SELECT count(*) FROM oncemill.outbox_queue`) == 0 })
 }
 
 func (s *stack) eventually(what string, cond func() bool) {

@@ -79,6 +79,7 @@ func TestC40_DatabaseAway(t *testing.T) {
 	require.LessOrEqual(t, acked(), int64(events/2), "no ack during the outage")
 	seen.requireDelays(t)
 	require.NoError(t, server.Start(t.Context()))
+	s.db.Pool.Reset() // its connections died with the server
 	s.settled("charge")
 	s.requireCommands(events)
 	require.Equal(t, events, s.effects())

@@ -145,7 +145,7 @@ func together(ctx context.Context, pool *pgxpool.Pool, n int, arg string) (s Sam
 		if err != nil {
 			return s, 0, err
 		}
-		defer w.Kill()
+		defer func() { _ = w.Kill() }() // it fails for one that has ended
 		children[i] = w
 	}
 	for _, w := range children {
