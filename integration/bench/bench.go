@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -99,6 +100,9 @@ func (b Bench) run(ctx context.Context, env *Env, out output) ([]Result, error) 
 		for i := range b.Variants {
 			r := &results[(i+round)%len(results)]
 			s, err := r.Variant.Run(ctx, env)
+			if err == nil && s.Ops == 0 {
+				err = errors.New("nothing was done in the time of a run")
+			}
 			if err != nil {
 				return nil, fmt.Errorf("%s, %s: %w", b.Name, r.Variant.Name, err)
 			}

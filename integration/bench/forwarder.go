@@ -62,6 +62,7 @@ func withForwarder(ctx context.Context, env *Env, cfg forwarderConfig, fn func(d
 			if err != nil {
 				return err
 			}
+			defer pub.Close()
 			f, err := forwarder.NewForwarder(sub, pub, watermill.NopLogger{}, forwarder.Config{ForwarderTopic: forwarderTopic})
 			if err != nil {
 				return err

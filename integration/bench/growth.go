@@ -131,9 +131,23 @@ func purgeRun(ctx context.Context, env *Env) (s Sample, err error) {
 	return s, err
 }
 
-// besideSlice is for how long the load runs before it is asked again whether
-// the purge is done.
+// besideSlice is for how long the load runs at a time, alone and beside the
+// purge, before it is asked whether that is enough.
 const besideSlice = 100 * time.Millisecond
+
+// inSlices runs the load until enough says so.
+func inSlices(load func(time.Duration) (Sample, error), enough func() bool) (sum Sample, err error) {
+	for {
+		slice, err := load(besideSlice)
+		if err != nil {
+			return sum, err
+		}
+		sum.Ops, sum.Elapsed = sum.Ops+slice.Ops, sum.Elapsed+slice.Elapsed
+		if enough() {
+			return sum, nil
+		}
+	}
+}
 
 func purgeBeside(ctx context.Context, env *Env, pool *pgxpool.Pool, rows int) (s Sample, err error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -150,7 +164,8 @@ func purgeBeside(ctx context.Context, env *Env, pool *pgxpool.Pool, rows int) (s
 	if err := checkpoint(ctx, pool); err != nil {
 		return s, err
 	}
-	alone, err := load(env.Scale.Duration)
+	start := time.Now()
+	alone, err := inSlices(load, func() bool { return time.Since(start) >= env.Scale.Duration })
 	if err != nil {
 		return s, err
 	}
@@ -162,34 +177,24 @@ func purgeBeside(ctx context.Context, env *Env, pool *pgxpool.Pool, rows int) (s
 	if err != nil {
 		return s, err
 	}
-	var stats dedup.PurgeStats
-	var took time.Duration
+	var purge Sample
 	purged := make(chan error, 1)
 	go func() {
 		start := time.Now()
-		var err error
-		stats, err = purger.RunOnce(ctx)
-		took = time.Since(start)
+		stats, err := purger.RunOnce(ctx)
+		purge = Sample{Ops: int(stats.Deleted), Elapsed: time.Since(start)}
 		purged <- err
 	}()
-	var beside Sample
-	for {
-		slice, err := load(besideSlice)
-		if err != nil {
-			return s, err
-		}
-		beside.Ops, beside.Elapsed = beside.Ops+slice.Ops, beside.Elapsed+slice.Elapsed
-		select {
-		case err = <-purged:
-		default:
-			continue
-		}
-		if err == nil && stats.Deleted != int64(rows) {
-			err = fmt.Errorf("%d rows were purged, not %d", stats.Deleted, rows)
-		}
-		if err == nil {
-			err = booked(ctx, pool, src.fresh.Load())
-		}
-		return Sample{Ops: rows, Elapsed: took, Ratio: beside.perSecond() / alone.perSecond()}, err
+	beside, err := inSlices(load, func() bool { return len(purged) > 0 })
+	if err != nil {
+		return s, err
 	}
+	if err := <-purged; err != nil {
+		return s, err
+	}
+	if purge.Ops != rows {
+		return s, fmt.Errorf("%d rows were purged, not %d", purge.Ops, rows)
+	}
+	purge.Ratio = beside.perSecond() / alone.perSecond()
+	return purge, booked(ctx, pool, src.fresh.Load())
 }

@@ -61,7 +61,9 @@ func idleFor(ctx context.Context, pool *pgxpool.Pool, url string, d time.Duratio
 	if err != nil {
 		return s, err
 	}
-	time.Sleep(d)
+	if err := sleep(ctx, d); err != nil {
+		return s, err
+	}
 	after, err := processorTime(pids)
 	if err != nil {
 		return s, err

@@ -137,16 +137,27 @@ func (t streamTask) measure(ctx context.Context, env *Env, st *testbed.Stream, p
 	case err := <-ran:
 		return s, err
 	}
-	time.Sleep(env.Scale.WarmUp)
-	s, err = measured(ctx, pool, func() (Sample, error) {
-		start, before := time.Now(), handled.Load()
-		time.Sleep(env.Scale.Duration)
-		return Sample{Ops: int(handled.Load() - before), Elapsed: time.Since(start)}, nil
-	})
+	s, err = measureHandled(ctx, env.Scale, pool, &handled)
 	if err = errors.Join(err, router.Close(), <-ran); err != nil {
 		return s, err
 	}
 	return s, bookedAtLeast(context.WithoutCancel(ctx), pool, handled.Load())
+}
+
+// measureHandled counts for as long as the scale says, and on until there is
+// something to count.
+func measureHandled(ctx context.Context, sc scale, pool *pgxpool.Pool, handled *atomic.Int64) (Sample, error) {
+	if err := sleep(ctx, sc.WarmUp); err != nil {
+		return Sample{}, err
+	}
+	return measured(ctx, pool, func() (Sample, error) {
+		start, before := time.Now(), handled.Load()
+		if err := sleep(ctx, sc.Duration); err != nil {
+			return Sample{}, err
+		}
+		err := await(ctx, deliveryBound, func() (bool, error) { return handled.Load() > before, nil })
+		return Sample{Ops: int(handled.Load() - before), Elapsed: time.Since(start)}, err
+	})
 }
 
 // bookedAtLeast is booked for a service that was stopped: a handler whose

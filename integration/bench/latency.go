@@ -276,11 +276,11 @@ func (a *arrivals) awaitAll(ctx context.Context) error {
 }
 
 // latencies returns those of the messages from number from on. A message that
-// arrived before its writer saw the end of COMMIT took no time.
+// arrived before its writer saw the end of COMMIT took next to no time.
 func (a *arrivals) latencies(from int) []time.Duration {
 	var list []time.Duration
 	for n := from; n < len(a.committed); n++ {
-		list = append(list, time.Duration(max(a.arrived[n].Load()-a.committed[n].Load(), 0)))
+		list = append(list, time.Duration(max(a.arrived[n].Load()-a.committed[n].Load(), int64(time.Microsecond))))
 	}
 	return list
 }

@@ -229,6 +229,16 @@ func drainTogether(ctx context.Context, env *Env, st *testbed.Stream, pool *pgxp
 	return s, arrived(ctx, st, env.Scale.Rows)
 }
 
+// sleep waits for d.
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // await looks until done says so.
 func await(ctx context.Context, bound time.Duration, done func() (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, bound)

@@ -54,6 +54,13 @@ func TestAComparisonWithNothingIsAnError(t *testing.T) {
 	require.EqualError(t, err, `relay, own: compared with "gone", which is no variant`)
 }
 
+func TestARunThatDidNothingIsAnError(t *testing.T) {
+	idle := Variant{Name: "idle", Run: func(context.Context, *Env) (Sample, error) { return Sample{Elapsed: time.Second}, nil }}
+	b := Bench{Name: "b", Variants: []Variant{idle}}
+	_, err := b.run(t.Context(), &Env{Scale: scale{Rounds: 1}}, &jsonLines{})
+	require.EqualError(t, err, "b, idle: nothing was done in the time of a run")
+}
+
 func TestVariantsTakeTurnsAndTheFirstPlaceMoves(t *testing.T) {
 	var order []string
 	variant := func(name string) Variant {
