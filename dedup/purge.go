@@ -173,16 +173,13 @@ func (p *Purger) purgeSpan(ctx context.Context, s span, operations []string, flo
 	}
 }
 
-// longestRest bounds the pause after a page that had to wait for something.
-const longestRest = 100 * time.Millisecond
-
 // rest leaves the database to others for as long as a page took: a purge is in
 // no hurry, and the busier the server, the longer its pages.
 func rest(ctx context.Context, took time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-time.After(min(took, longestRest)):
+	case <-time.After(took):
 		return nil
 	}
 }

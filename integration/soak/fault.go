@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -14,8 +15,13 @@ type fault struct {
 	name string
 	// weight is how often it happens for each time that the rarest does.
 	weight int
+	// happen ends with the servers and workers as they were. It returns
+	// errMissed if nothing happened.
 	happen func(ctx context.Context, s *soak, r *rand.Rand) error
 }
+
+// errMissed says that a fault had nothing to strike.
+var errMissed = errors.New("nothing came along to strike")
 
 // faults are all, each of which may strike at any moment of a transaction.
 var faults = []fault{
@@ -56,7 +62,7 @@ func draw(r *rand.Rand, from, to time.Duration) time.Duration {
 // when others may have taken over.
 func suspend(ctx context.Context, s *soak, r *rand.Rand) error {
 	w := s.crew.members[r.IntN(workers)]
-	if err := w.Pause(ctx); err != nil {
+	if err := w.Pause(context.WithoutCancel(ctx)); err != nil {
 		return err
 	}
 	pause(ctx, draw(r, shortestSuspension, longestSuspension))
@@ -70,15 +76,19 @@ func awaitFault(ctx context.Context, f *testbed.Fault) error {
 	case <-time.After(commitWait):
 	}
 	f.Disarm()
+	if f.Fired() == 0 {
+		return errMissed
+	}
 	return nil
 }
 
 func outage(ctx context.Context, r *rand.Rand, stop, start func(context.Context) error) error {
-	if err := stop(ctx); err != nil {
+	whole := context.WithoutCancel(ctx)
+	if err := stop(whole); err != nil {
 		return err
 	}
 	pause(ctx, draw(r, shortestOutage, longestOutage))
-	return start(context.WithoutCancel(ctx)) // the run ends with both servers
+	return start(whole)
 }
 
 const shortestCalm, longestCalm = 100 * time.Millisecond, time.Second
@@ -92,13 +102,13 @@ func (s *soak) storm(ctx context.Context, r *rand.Rand) error {
 			if ctx.Err() != nil {
 				return nil
 			}
-			if err := f.happen(ctx, s, r); err != nil {
-				if ctx.Err() != nil {
-					return nil
-				}
+			switch err := f.happen(ctx, s, r); {
+			case errors.Is(err, errMissed):
+			case err != nil:
 				return fmt.Errorf("%s: %w", f.name, err)
+			default:
+				s.count(f.name)
 			}
-			s.count(f.name)
 		}
 	}
 }
