@@ -71,13 +71,15 @@ FROM (SELECT count(*) AS n, coalesce(array_agg(id::text), '{}') AS ids FROM fres
 	unclaim = `DELETE FROM {{schema}}.inbox WHERE id = ANY($1::text[]::uuid[]) AND state = 1`
 
 	// claimReadMany is claimRead, and what claimInsert returns, for a set, one
-	// row per member in its order.
+	// row per member in its order. LIMIT keeps the look-ups apart, each by index:
+	// a join might read the whole table, if its plan was made when that was
+	// small. Index: inbox_pkey.
 	claimReadMany = `SELECT i.state, i.fingerprint_version, i.fingerprint, i.result,
     set_config('lock_timeout', current_setting('oncemill.lock_timeout'), true),
     coalesce(pg_current_xact_id_if_assigned()::text, ''), clock_timestamp(), h.floor, NULL::text,
     CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'on', true) END
 FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS u (id, operation, place)
-LEFT JOIN {{schema}}.inbox i ON i.id = u.id::uuid
+LEFT JOIN LATERAL (SELECT r.* FROM {{schema}}.inbox r WHERE r.id = u.id::uuid LIMIT 1) i ON true
 LEFT JOIN {{schema}}.horizon h ON h.operation = u.operation
 ORDER BY u.place`
 )
