@@ -28,6 +28,8 @@ type Consumer struct {
 	slots  chan struct{}
 	counts counters
 
+	repeats repeats
+
 	ready    atomic.Bool
 	checking sync.Mutex
 

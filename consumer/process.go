@@ -105,10 +105,20 @@ func (c *Consumer) failed(op operation, msg *message.Message, intent *dedup.Inte
 
 // claim makes the claim and acts on its verdict.
 func (c *Consumer) claim(op operation, msg *message.Message, intent *dedup.Intent, h message.HandlerFunc) error {
+	if c.repeats.expected() {
+		claim, found, err := c.store.look(msg.Context(), *intent)
+		if err != nil {
+			return err
+		}
+		if found {
+			return c.verdict(op, msg, intent, claim)
+		}
+	}
 	s, claim, err := c.store.begin(msg.Context(), *intent)
 	if err != nil {
 		return err
 	}
+	c.repeats.count(claim)
 	if claim.Verdict != dedup.Fresh {
 		return c.verdict(op, msg, intent, claim)
 	}

@@ -15,6 +15,9 @@ type store interface {
 	// fresh, nothing is left open and the session is nil. *dedup.BusyError is
 	// among the errors.
 	begin(ctx context.Context, intent dedup.Intent) (session, dedup.Claim, error)
+	// look returns the verdict on an intent whose key is taken, in one round
+	// trip, and reports whether it is known to be.
+	look(ctx context.Context, intent dedup.Intent) (dedup.Claim, bool, error)
 	// check makes sure that the database is ready for this code.
 	check(ctx context.Context) error
 	// hold runs the statements that keep a message in a transaction of their

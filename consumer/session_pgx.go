@@ -69,6 +69,19 @@ func (st *pgxStore) begin(ctx context.Context, intent dedup.Intent) (session, de
 	return nil, claim, err
 }
 
+func (st *pgxStore) look(ctx context.Context, intent dedup.Intent) (dedup.Claim, bool, error) {
+	conn, err := st.acquire(ctx)
+	if err != nil {
+		return dedup.Claim{}, false, err
+	}
+	defer conn.Release()
+	claim, found, err := st.inbox.Look(ctx, dedup.Pgx(conn), intent)
+	if err != nil && conn.Conn().IsClosed() {
+		err = errors.Join(errConnectionLost, err)
+	}
+	return claim, found, err
+}
+
 // pgxSession is the transaction of a delivery that has its own.
 type pgxSession struct{ work }
 

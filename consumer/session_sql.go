@@ -50,17 +50,25 @@ func (tx *sqlTx) end() {
 	_ = tx.conn.Close()
 }
 
+func (st *sqlStore) acquire(ctx context.Context) (*sql.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, st.acquireTimeout)
+	defer cancel()
+	conn, err := st.db.Conn(ctx)
+	if err != nil {
+		return nil, errors.Join(errConnectionLost, fmt.Errorf("get a connection within %s: %w", st.acquireTimeout, err))
+	}
+	return conn, nil
+}
+
 // openTx begins a transaction that may write. BeginTx has no option for that,
 // and the role's default may be another: the server reports it with each change
 // (since version 14), so that the statement is sent only where it is needed.
 // Poolers may report an old default: whoever meets isReadOnly calls it again
 // with readWrite.
 func (st *sqlStore) openTx(ctx context.Context, readWrite bool) (*sqlTx, error) {
-	acquire, stop := context.WithTimeout(ctx, st.acquireTimeout)
-	defer stop()
-	conn, err := st.db.Conn(acquire)
+	conn, err := st.acquire(ctx)
 	if err != nil {
-		return nil, errors.Join(errConnectionLost, fmt.Errorf("get a connection within %s: %w", st.acquireTimeout, err))
+		return nil, err
 	}
 	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	tx := &sqlTx{conn: conn, cancel: cancel}
@@ -127,6 +135,19 @@ func (st *sqlStore) claim(ctx context.Context, intent dedup.Intent, readWrite bo
 	}
 	s.rollback(ctx)
 	return nil, claim, err
+}
+
+func (st *sqlStore) look(ctx context.Context, intent dedup.Intent) (dedup.Claim, bool, error) {
+	conn, err := st.acquire(ctx)
+	if err != nil {
+		return dedup.Claim{}, false, err
+	}
+	defer conn.Close() //nolint:errcheck // It gives the connection back.
+	claim, found, err := st.inbox.Look(ctx, dedup.SQL(conn), intent)
+	if err != nil && !isSQLAnswer(err) {
+		err = errors.Join(errConnectionLost, err)
+	}
+	return claim, found, err
 }
 
 // isSQLAnswer reports whether the error is an answer of the server, of the inbox

@@ -55,7 +55,7 @@ type Inbox struct {
 // statements are the package's statements for one schema.
 type statements struct {
 	claimInsert, claimRead, claimMany, claimReadMany, claimAssert string
-	claimGroup, unclaim                                           string
+	claimGroup, claimLook, unclaim                                string
 	setResult, lookup, hold                                       string
 	raiseFloor, purgePage                                         string
 }
@@ -79,6 +79,7 @@ func NewInbox(cfg InboxConfig) (*Inbox, error) {
 			claimReadMany: name.Expand(claimReadMany),
 			claimAssert:   name.Expand(claimAssert),
 			claimGroup:    name.Expand(claimGroup),
+			claimLook:     name.Expand(claimLook),
 			unclaim:       name.Expand(unclaim),
 			setResult:     name.Expand(setResult),
 			lookup:        name.Expand(lookup),

@@ -26,6 +26,11 @@ RETURNING pg_current_xact_id()::text, clock_timestamp(), (SELECT h.floor FROM {{
     set_config('lock_timeout', current_setting('oncemill.lock_timeout'), true)
 FROM (SELECT) AS one LEFT JOIN {{schema}}.inbox i ON i.id = $1::text::uuid`
 
+	// claimLook is claimRead outside of the claim. A standby, which may lag or be
+	// left behind by a failover, has no answer. Index: inbox_pkey.
+	claimLook = `SELECT i.state, i.fingerprint_version, i.fingerprint, i.result, NULL::text
+FROM {{schema}}.inbox i WHERE i.id = $1::text::uuid AND NOT pg_is_in_recovery()`
+
 	// claimAssert fails with 22012 unless it runs in the transaction of the
 	// claim, with its commit still durable, and the floor of the operation is
 	// not beyond the event: the insert's snapshot may be older than a purge

@@ -28,7 +28,7 @@ func TestStatementsArePreparedOnAnEmptySearchPath(t *testing.T) {
 	db, in := migrated(t)
 	require.NoError(t, db.Pool.AcquireFunc(t.Context(), func(c *pgxpool.Conn) error {
 		for i, query := range []string{
-			in.sql.claimInsert, in.sql.claimRead, in.sql.claimMany, in.sql.claimReadMany, in.sql.claimGroup, in.sql.unclaim,
+			in.sql.claimInsert, in.sql.claimRead, in.sql.claimMany, in.sql.claimReadMany, in.sql.claimGroup, in.sql.claimLook, in.sql.unclaim,
 			in.sql.setResult, in.sql.lookup, in.sql.hold, in.sql.raiseFloor, in.sql.purgePage, in.sql.claimAssert,
 		} {
 			_, err := c.Conn().Prepare(t.Context(), fmt.Sprint("s", i), query)
@@ -108,7 +108,7 @@ func TestPlansOfHotStatements(t *testing.T) {
 			require.NoError(t, err)
 			defer func() { require.NoError(t, tx.Rollback(ctx)) }()
 			for name, query := range map[string]string{
-				"claimRead": in.sql.claimRead, "claimReadMany": in.sql.claimReadMany, "lookup": in.sql.lookup, "unclaim": in.sql.unclaim,
+				"claimRead": in.sql.claimRead, "claimReadMany": in.sql.claimReadMany, "claimLook": in.sql.claimLook, "lookup": in.sql.lookup, "unclaim": in.sql.unclaim,
 				"purgePage": in.sql.purgePage, "hold": in.sql.hold, "setResult": in.sql.setResult,
 			} {
 				found := nodes(t, tx, query)
